@@ -27,10 +27,21 @@ __version__ = "0.3.0"
 __all__ = ["Config", "Episode", "Example", "Passage", "ask", "compare", "evaluate", "load_index"]
 __all__ += ["probe", "recipes", "sft", "testing", "train"]
 
-_PLACES = {"Config": "config:load", "ask": "jobs.checkpoints:ask", "load_index": "retrieval:load_index"}
-_PLACES |= {module: module for module in ("recipes", "testing")}
-_PLACES |= {name: f"structs:{name}" for name in ("Episode", "Example", "Passage")}
-_PLACES |= {name: f"jobs.from_python:{name}" for name in ("compare", "evaluate", "probe", "sft", "train")}
+_PLACES = {
+  "Config": "config:load",
+  "Episode": "structs:Episode",
+  "Example": "structs:Example",
+  "Passage": "structs:Passage",
+  "ask": "jobs.checkpoints:ask",
+  "compare": "jobs.from_python:compare",
+  "evaluate": "jobs.from_python:evaluate",
+  "load_index": "retrieval:load_index",
+  "probe": "jobs.from_python:probe",
+  "recipes": "recipes",
+  "sft": "jobs.from_python:sft",
+  "testing": "testing",
+  "train": "jobs.from_python:train",
+}
 
 
 def __getattr__(name: str) -> Any:

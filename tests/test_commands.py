@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     with pytest.raises(kind):
       commands.guarded(main, shown=True)  # --traceback
   for bug, kind in (
-    (lambda: json.loads("{"), ValueError),
+    (lambda: json.loads("{"), json.JSONDecodeError),
     (lambda: int("x"), ValueError),
     (lambda: {}["x"], KeyError),
     (raises(ValueError("not raised by the library")), ValueError),

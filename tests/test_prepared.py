@@ -29,7 +29,11 @@ def counts(monkeypatch):
 
   def count(module, function, name, counted=lambda *given: True):
     made = getattr(module, function)
-    wrapped = lambda *given, **named: found.update({name: counted(*given)}) or made(*given, **named)
+
+    def wrapped(*given, **named):
+      found.update({name: counted(*given)})
+      return made(*given, **named)
+
     monkeypatch.setattr(module, function, wrapped)
 
   count(fields, "build", "parses", lambda record, *rest: record is Settings)

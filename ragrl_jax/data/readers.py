@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import huggingface_hub
-from huggingface_hub import constants, errors
+from huggingface_hub import errors
 
 from ragrl_jax.data import layouts
 from ragrl_jax.store import row_files
@@ -72,12 +71,16 @@ def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str,
   """
   parts = _parts(path)
   paths = [[] if part.startswith("hf:") else files(part) for part in parts]
-  names = _names(list(dict.fromkeys(itertools.chain(*paths))))
+  first: dict[str, pathlib.Path] = {}  # a file that is named in two ways is one source
+  for file in itertools.chain(*paths):
+    first.setdefault(os.path.abspath(file), file)
+  names = _names(list(first.values()))
   for part, part_paths in zip(parts, paths):
     if part.startswith("hf:"):
       yield _from_hub(part, setting)
     for file in part_paths:
-      yield names[file.parent / _stem(file)], row_files.read_rows(file)
+      named_so = first[os.path.abspath(file)]
+      yield names[named_so.parent / _stem(named_so)], row_files.read_rows(file)
 
 
 def _names(paths: list[pathlib.Path]) -> dict[pathlib.Path, str]:
@@ -152,9 +155,11 @@ def check(path: str, setting: str) -> None:
 
 def _no_answer(path: str, name: str) -> str:
   """Asks the hub for a data set once, and says so: the datasets library tries for minutes. "" if it answers."""
-  if constants.HF_HUB_OFFLINE:
+  import huggingface_hub.constants  # it reads the environment once, when it is imported
+
+  if huggingface_hub.constants.HF_HUB_OFFLINE:
     return "HF_HUB_OFFLINE is set, and the cache has none"
-  print(f"{path}: asks {constants.ENDPOINT}", file=sys.stderr)
+  print(f"{path}: asks {huggingface_hub.constants.ENDPOINT}", file=sys.stderr)
   try:
     huggingface_hub.HfApi().dataset_info(name, timeout=10)
   except errors.HfHubHTTPError:
@@ -168,8 +173,9 @@ def _no_answer(path: str, name: str) -> str:
 def _offline():
   """Only the cache is read, whatever the environment says."""
   import datasets
+  import huggingface_hub.constants
 
-  places = (datasets.config, constants)
+  places = (datasets.config, huggingface_hub.constants)
   before = [place.HF_HUB_OFFLINE for place in places]
   try:
     for place in places:

@@ -72,8 +72,11 @@ def evaluate(
   # Earlier results with the same settings are continued.
   answers |= dict(chosen_by=chosen_by) if chosen_by else {}
   settings = dict(**answers, data=str(data), questions=len(examples), **described(config, player, sample=sample))
-  how = dict(settings=settings, seeds=seeds, progress=lambda done: progress(done, len(examples) * seeds))
-  return harness.evaluate(examples, play(player, greedy=not sample), player.recipe, out, **how, **limits(config))
+  answered = lambda done: progress(done, len(examples) * seeds)
+  return harness.evaluate(
+    examples, play(player, greedy=not sample), player.recipe, out, settings=settings, seeds=seeds, progress=answered,
+    **limits(config),
+  )  # fmt: skip
 
 
 def limits(config: Settings) -> dict[str, Any]:

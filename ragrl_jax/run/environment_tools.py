@@ -36,14 +36,14 @@ def tools(
   if config.retrieval.index:
     # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **remote(config.retrieval))
-  encode = None
-  if config.retrieval.query_encoder:
-    encoder = encoders.load_model(config.retrieval.query_encoder, setting="config.retrieval.query_encoder")
-    encode = lambda texts: queue.call(encoder.queries, list(texts))
   terms = tuple(dict.fromkeys((*recipe.judged, *judged)))
   judges = judging.of_terms(
     config.judge, config.judges, terms, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
   )
+  encode = None
+  if config.retrieval.query_encoder:
+    encoder = encoders.load_model(config.retrieval.query_encoder, setting="config.retrieval.query_encoder")
+    encode = lambda texts: queue.call(encoder.queries, list(texts))
   episode_tools = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=_longest(config.retrieval), judges=judges, encode=encode
   )

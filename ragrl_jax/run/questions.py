@@ -17,9 +17,7 @@ from ragrl_jax.settings import Settings
 from ragrl_jax.store import episodes
 
 
-def training(
-  config: Settings, recipe: Recipe, tokenizer
-) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
+def training(config: Settings, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], stream.Stream]:
   """The questions of config.data.train, followed by those of config.data.hard, and the stream that draws them.
 
   No weights are needed, so that unusable questions are refused before the model is loaded. The tokenizer measures the
@@ -344,7 +342,7 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
   order = list(range(len(example.passages)))  # the current positions of the example's own passages
   result = list(example.passages)
   for _ in range(count):
-    draws = (rng.choice(pool) for _ in range(TRIES if pool else 0))
+    draws = (rng.choice(pool) for _ in range(TRIES if pool else 0))  # none from an empty pool
     if (drawn := next((one for one in draws if not unfit(one)), None)) is None:
       raise ValueError(
         f"example {example.id!r}: {count} random passages are needed, but the set's {len(pool)} passages have fewer "

@@ -10,10 +10,10 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings
 
-TOKENIZER_FILES = tuple(
-  "tokenizer.json tokenizer.model tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
-  "merges.txt chat_template.jinja generation_config.json".split()
-)
+TOKENIZER_FILES = (
+  "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+  "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
 
 
 def save(

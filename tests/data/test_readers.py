@@ -99,6 +99,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
   nq, triviaqa = tmp_path / "nq" / "test.jsonl", tmp_path / "triviaqa" / "test.jsonl"
   assert [e.source for e in read(f"{nq},{triviaqa}")] == ["nq/test", "triviaqa/test"]
   assert [e.source for e in read(nq)] == ["test"]
+  with pytest.raises(ValueError, match="occurs twice, first at"):  # one file, named in two ways
+    read(f"{nq},{tmp_path}/nq/../nq/test.jsonl")
   (tmp_path / "old" / "nq").mkdir(parents=True)
   third = put(tmp_path / "old" / "nq" / "test.jsonl", GOOD)  # where folders have the same name, too
   assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == [

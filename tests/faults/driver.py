@@ -108,12 +108,14 @@ class Run:
     with futures.ThreadPoolExecutor(2) as threads:
       texts = [threads.submit(text_of, pipe) for pipe in (out, err)]
       until = time.monotonic() + HANGS_S
-      while self.process.is_alive() and time.monotonic() < until:
-        self.look()
-        self.process.join(0.01)
-      hung = self.process.is_alive()
-      self.process.kill()
-      self.process.join()
+      try:
+        while self.process.is_alive() and time.monotonic() < until:
+          self.look()
+          self.process.join(0.01)
+        hung = self.process.is_alive()
+      finally:  # the threads wait for its pipes
+        self.process.kill()
+        self.process.join()
       said, errors = (text.result() for text in texts)
     (self.folder / f"stderr.{self.starts}").write_text(errors)
     self.after()

@@ -40,8 +40,11 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) ->
   ideal = sorted((grade for grade in relevance.values() if grade > 0), reverse=True)[:k]
   if not ideal:
     return None
-  first = {name: place for place, name in reversed([*enumerate(ranked[:k])])}
-  gains = [max(relevance.get(name, 0), 0) * (first[name] == place) for place, name in enumerate(ranked[:k])]
+  seen: set[str] = set()
+  gains = []
+  for name in ranked[:k]:
+    gains.append(0.0 if name in seen else max(relevance.get(name, 0), 0))
+    seen.add(name)
   return _dcg(gains) / _dcg(ideal)
 
 

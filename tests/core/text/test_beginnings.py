@@ -39,9 +39,14 @@ def test_the_first_tokens_are_those_of_the_whole_text(byte_level):
 def test_a_text_of_any_length_is_tokenized_in_part(byte_level):
   # 50 tokens: beginnings of 16, 32, … 1,024 characters for each of 50 + 16 tokens, as long as these are too few.
   for text, most in (("word " * 10**6, 2 * 16 * 66), (" " * 5 * 10**6, 2 * 1024 * 66), ("x" * 5 * 10**6, 2 * 16 * 66)):
-    read = []
-    beginnings.for_ids(text, 50, lambda head, read=read: read.append(len(head)) or byte_level.encode(head))
-    assert 0 < sum(read) <= most
+    heads = []
+
+    def encode(head, heads=heads):
+      heads.append(head)
+      return byte_level.encode(head)
+
+    beginnings.for_ids(text, 50, encode)
+    assert 0 < sum(map(len, heads)) <= most
 
 
 def test_the_cut_of_a_long_text_is_that_of_the_whole(byte_level):
