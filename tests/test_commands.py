@@ -142,6 +142,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
     (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
     ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),
     ((NONE, "--workdir=x", "--config.steps=3"), f"{NONE}: there is no such file"),
+    (("--config=", "--config.steps=3", "--workdir=x"), "--config=: there is no such file"),
     (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
     ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
     (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),

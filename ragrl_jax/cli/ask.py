@@ -144,8 +144,8 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
     tell = (lambda event: None) if JSON.value or SAMPLES.value > 1 else live.tell
     if len(askers) > 1 and not JSON.value:
       print(f"{asker.name}")
-    how = dict(samples=SAMPLES.value, greedy=SAMPLES.value == 1, seed=SEED.value)
-    answers = await asker.ask(example, tell=tell, **how)
+    greedy = SAMPLES.value == 1
+    answers = await asker.ask(example, samples=SAMPLES.value, greedy=greedy, seed=SEED.value, tell=tell)
     unjudged = [answer["no_verdict"] for answer in answers if answer["no_verdict"]]
     failed |= bool(unjudged) or any(answer["ended"] == "failed" for answer in answers)
     if JSON.value:

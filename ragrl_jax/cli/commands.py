@@ -250,7 +250,7 @@ def _message(error: BaseException, argv: list[str]) -> str:
   given = (word.lstrip("-").partition("=") for word in argv if re.match(r"--?\w*config=", word))
   flag, _, name = next(given, ("", "", ""))
   file = name.split(":")[0]
-  if file and isinstance(error, OSError):
+  if flag and isinstance(error, OSError):
     return _no_file(flag, file)
   if isinstance(error, SyntaxError):
     return f"{error.filename}:{error.lineno}: {error.msg}"
@@ -264,17 +264,17 @@ def _message(error: BaseException, argv: list[str]) -> str:
     return f"{file}: it has no function get_config(variant), which returns the config."
   nothing = f"{file}: get_config(variant) returned nothing: it must return the config."
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
-    if file and "'NoneType'" in _text(error):
+    if flag and "'NoneType'" in _text(error):
       return nothing
     setting = re.match(r"'(\w+)'", _text(error))
     word = next((word for word in argv if setting and re.match(rf"--?[\w.]*\.{setting[1]}(\.|=|$)", word)), "a setting")
     return f"{word.split('=')[0]}: there is no such setting: {_text(error)}"
   unset = re.match(r"Unknown command line flag '(\w*config)\.", _text(error))  # known only once the config is read
-  if unset and not file:
+  if unset and not flag:
     way = ", or a --checkpoint whose run has one" * ("checkpoint" in flags.FLAGS)
     return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
   match = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
-  if match and file and match[1] == flag:
+  if match and flag and match[1] == flag:
     return nothing
   return f"--{match[1]} is missing (--help shows an example)." if match else str(error)
 

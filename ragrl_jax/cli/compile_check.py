@@ -57,7 +57,9 @@ def main():
     found = index_lib.alone(index, TOPOLOGY.value)
     print(json.dumps(found.to_json(), indent=1) if JSON.value else found.text())
     sys.exit(not found.fits)
-  options = dict(slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value, only=tuple(ONLY.value))
-  report = compiled.check(CONFIG.value, TOPOLOGY.value, index=index, **options)
+  report = compiled.check(
+    CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value,
+    only=tuple(ONLY.value), index=index,
+  )  # fmt: skip
   print(json.dumps(report.to_json(), indent=1) if JSON.value else summary.text(report))
   sys.exit(not report.fits)

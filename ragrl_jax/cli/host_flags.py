@@ -34,6 +34,7 @@ def going_on() -> dict[str, Any]:
 
 def joined() -> "hosts.Joined":
   """Joins the other processes that the flags name, if any. Use it as a `with` block around the command."""
-  named = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
-  waits = dict(wait_s=HOSTS_WAIT_S.value, heartbeat_s=HEARTBEAT_S.value)
-  return hosts.Joined(*named, automatic=DISTRIBUTED.value, tell=commands.tell, **waits)
+  return hosts.Joined(
+    COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, automatic=DISTRIBUTED.value, wait_s=HOSTS_WAIT_S.value,
+    heartbeat_s=HEARTBEAT_S.value, tell=commands.tell,
+  )  # fmt: skip

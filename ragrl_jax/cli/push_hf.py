@@ -42,8 +42,10 @@ def main() -> int:
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise ValueError(f"--out={out} is not empty, and the whole folder would be uploaded: name a new folder.")
   token = allowed(arguments.to, arguments.license) if arguments.to else ""
-  named = dict(name=arguments.to.partition("/")[2], licence=arguments.license, base=arguments.base_model)
-  made = write(arguments.checkpoint, out, results=arguments.results, dtype=arguments.dtype, **named)
+  made = write(
+    arguments.checkpoint, out, results=arguments.results, dtype=arguments.dtype, name=arguments.to.partition("/")[2],
+    licence=arguments.license, base=arguments.base_model,
+  )  # fmt: skip
   files = {str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
   size = f"{len(files)} files, {sum(files.values()) / 1e6:.1f} MB"
   print("\n".join(f"{count:>14,}  {file}" for file, count in files.items()))
@@ -82,8 +84,10 @@ def write(
       )
     files = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
     scores.append((files, None, metrics))
-  named = dict(name=name or result.run.resolve().name, licence=licence, base=base)
-  text = card.write(result.run, result.step, config=config, baseline=baseline(config), scores=scores, **named)
+  text = card.write(
+    result.run, result.step, config=config, name=name or result.run.resolve().name, baseline=baseline(config),
+    scores=scores, licence=licence, base=base,
+  )  # fmt: skip
   jsonl.write_text(out / README, text)
   return result
 

@@ -50,8 +50,8 @@ def main() -> int:
     raise ValueError(f"the environment variable {given.key_variable!r} holds no token (--key_variable).")
   local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
   load, say = functools.partial(_load, given.index, local), functools.partial(print, flush=True)
-  how = dict(limits=server.Limits(**{name: getattr(given, name) for name in LIMITS}), processes=given.processes)
-  server.serve(load, host=given.host, port=given.port, key=key, say=say, **how)
+  limits, processes = server.Limits(**{name: getattr(given, name) for name in LIMITS}), given.processes
+  server.serve(load, host=given.host, port=given.port, limits=limits, key=key, processes=processes, say=say)
   return 0
 
 

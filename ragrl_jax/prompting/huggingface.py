@@ -114,8 +114,10 @@ class HuggingFaceTokenizer(Tokenizer):
       return ""
 
   def _applied(self, messages: Sequence[Mapping[str, Any]], opened: bool, *, tools: Any = None, **options: bool) -> str:
-    text, how = self._clock + self._whole.get_chat_template(tools=tools), dict(tools=tools, tokenize=False, **options)
-    return self._whole.apply_chat_template(messages, chat_template=text, add_generation_prompt=opened, **how)
+    text = self._clock + self._whole.get_chat_template(tools=tools)
+    return self._whole.apply_chat_template(
+      messages, chat_template=text, tokenize=False, add_generation_prompt=opened, tools=tools, **options
+    )
 
   def _control(self, added: Mapping[int, dict]) -> set[int]:
     names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # without lists like additional_special_tokens

@@ -93,6 +93,7 @@ def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
     assert choice.message.content.startswith(head) and choice.message.content.endswith("nonsense")
     for refused, words in (
       (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "which tools does not have"),
+      (dict(tool_choice=dict(type="function", function=dict(name=""))), "which tools does not have"),
       (dict(tool_choice="always"), "tool_choice must be"),
       (dict(tool_choice="required", tools=openai.NOT_GIVEN), "there are no tools"),
       (dict(tools=[tool("a b")]), "tools must be"),

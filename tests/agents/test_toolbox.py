@@ -136,6 +136,8 @@ def test_a_tool_that_hangs_does_not_keep_the_process():
 def test_functions_are_found_by_name(tmp_path):
   (tmp_path / "mine.py").write_text("def f(x: int) -> int:\n  return x\n")
   assert tool.function_of(f"{tmp_path}/mine.py:f", "config.switches.tools")(3) == 3
+  with pytest.raises(ValueError, match="config.switches.tools='.*mine.py:g': .* has no function g"):
+    tool.function_of(f"{tmp_path}/mine.py:g", "config.switches.tools")
 
 
 def test_threads_of_tools_that_hang_are_counted_and_bounded():

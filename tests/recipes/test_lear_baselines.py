@@ -52,6 +52,14 @@ def test_a_filter_stops_at_its_evidence():
   assert "<reason>" not in tape[0][1] and "<answer>" not in tape[0][1]
 
 
+@pytest.mark.parametrize("preset", ["thoughts", "vanilla"])
+def test_a_tag_that_the_reply_does_not_have_is_no_section(preset):
+  recipe = recipes.get("lear", preset)
+  said = "<reason>Paris</reason><extract>It is in Paris.</extract><answer>Paris</answer>"
+  episode, _ = scripted.play(recipe, EXAMPLE, [said, "Paris</answer>"])
+  assert episode.facts["reason_tokens"] == 0 and recipe.measures(EXAMPLE, episode)["reason_recall"] is None
+
+
 def test_thoughts_are_evidence_as_a_whole():
   """Chain of thought as a refinement: free text, which another generator answers from."""
   recipe, thoughts = recipes.get("lear", "thoughts"), "The tower stands in Paris. So Paris."
@@ -61,8 +69,6 @@ def test_thoughts_are_evidence_as_a_whole():
   assert kind == "start" and asked.endswith(f"<extract>{thoughts}</extract>\n<answer>")
   assert PASSAGES[0].text not in asked
   assert recipe.evidence(EXAMPLE, episode) == thoughts and episode.facts["evidence_tokens"] == len(thoughts)
-  tagged, _ = scripted.play(recipe, EXAMPLE, ["<reason>Paris</reason> it is.", "Paris</answer>"])
-  assert tagged.facts["reason_tokens"] == 0 and recipe.measures(EXAMPLE, tagged)["reason_recall"] is None
   assert recipe.outcome(EXAMPLE, episode) == recipe.score(EXAMPLE, episode)["format"] == 1.0
 
 

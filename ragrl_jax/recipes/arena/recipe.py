@@ -65,10 +65,10 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
-  stops, judged = parser.stops if switches.stop_at_answer else (), switches.accuracy == "judge"
-  play, scoring = make_play(prompt, parser, stops), recipe_lib.scoring(Measured(parser, switches))
-  if switches.reply != "cited":
-    scoring["measures"] = None
+  judged = switches.accuracy == "judge"
+  stops = parser.stops if switches.stop_at_answer else ()
+  play = make_play(prompt, parser, stops)
+  scoring = recipe_lib.scoring(Measured(parser, switches)) | ({} if switches.reply == "cited" else dict(measures=None))
   return recipe_lib.Recipe(
     name="arena",
     prompt=prompt,

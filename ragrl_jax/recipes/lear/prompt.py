@@ -56,7 +56,8 @@ class Prompt:
   """
 
   def __init__(self, instructions: str = "paper", reply: str = "rational", titles: bool = True):
-    self._titles, setting, direct = titles, "config.switches.instructions", reply == "direct"
+    self._titles, direct = titles, reply == "direct"
+    setting = "config.switches.instructions"
     needs, may = (("question",), ("passages",)) if direct else (("question", "passages"), ())
     self._wording = wording.resolve(instructions, _known(reply), setting=setting, needs=needs, may=may)
     closed = direct and instructions in ("paper", "short")

@@ -57,7 +57,8 @@ class Agent:
 
   def inside(self, text: str) -> str | None:
     """The contents of a block; None if the text is not a block."""
-    (before, after), text = map(str.strip, self._around), text.strip()
+    before, after = (part.strip() for part in self._around)
+    text = text.strip()
     is_block = text.startswith(before) and text.endswith(after)
     return text[len(before) : len(text) - len(after)] if is_block else None
 

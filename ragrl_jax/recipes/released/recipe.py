@@ -148,7 +148,8 @@ def shortened(reasoning: str, agent: Agent) -> str:
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches):
   """The coroutine. With documents="given" a search returns all of the example's own passages."""
-  notice, needs = search_agent.notice(switches.notice), ("reasoning", "query", "documents")
+  notice = search_agent.notice(switches.notice)
+  needs = ("reasoning", "query", "documents")
   words = wording.resolve(switches.digest, DIGESTS, setting="config.switches.digest", needs=needs)
   agent, max_searches = parser.agent, switches.max_searches
 

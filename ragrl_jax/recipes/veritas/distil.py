@@ -54,7 +54,7 @@ def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[lis
   order = sorted({example.source for example in examples})
   random.Random(f"distil/{seed}").shuffle(order)
   counts = collections.Counter(example.source for example in examples)
-  before = itertools.accumulate(map(counts.__getitem__, order), initial=0)
+  before = itertools.accumulate((counts[source] for source in order), initial=0)  # pairs taken before each source
   taken = {source for source, count in zip(order, before) if count < held_out}
   if len(taken) == len(order):
     raise ValueError(
