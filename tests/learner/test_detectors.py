@@ -46,11 +46,9 @@ RUNS = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "detected_runs
 # ARENA's analysis died where its absence was paid, LEAR's evidence shrank to the answer, which its reward pays, and the
 # quickstart collapsed where its rate was too high.
 MOVED = {
-  "ARENA on a GPU, continued": ("unearned/no_reasoning", 13),
-  "LEAR": ("unearned/bare_answer", 20),
-  "quickstart, collapsed": ("old_kl", 3),
-  "quickstart, 16 replies a step, five times the rate": ("old_kl", 2),
-}
+  "ARENA on a GPU, continued": ("unearned/no_reasoning", 13), "LEAR": ("unearned/bare_answer", 20),
+  "quickstart, collapsed": ("old_kl", 3), "quickstart, 16 replies a step, five times the rate": ("old_kl", 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("run", RUNS)

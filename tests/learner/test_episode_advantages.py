@@ -208,11 +208,9 @@ def test_invalid_arguments_are_refused():
   with pytest.raises(ValueError, match="a reward is nan"):
     assign([small.earning(item, np.nan) for item in small.items(2)], AdvantageSettings())
   for how, word in (
-    (dict(kind="dpo"), "config.advantage.kind"),
-    (dict(credit="token"), "'episode', 'turn' or 'information'"),
-    (dict(gain_over="random"), "gain_over is set: no gain is measured"),
-    (dict(lam=1.5), "between 0 and 1"),
-  ):
+    (dict(kind="dpo"), "config.advantage.kind"), (dict(credit="token"), "'episode', 'turn' or 'information'"),
+    (dict(gain_over="random"), "gain_over is set: no gain is measured"), (dict(lam=1.5), "between 0 and 1"),
+  ):  # fmt: skip
     with pytest.raises(ValueError, match=word):
       AdvantageSettings(**how)
 

@@ -164,13 +164,10 @@ HYBRID = DecoderConfig.from_shape(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-  "sharing, shape",
-  [
-    *((sharing, small.CONFIG) for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))),
-    *(pytest.param(x, HYBRID, marks=pytest.mark.long) for x in (None, row_layout.Sharing(deep=False))),
-  ],
-)
+@pytest.mark.parametrize("sharing, shape", [
+  *((sharing, small.CONFIG) for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))),
+  *(pytest.param(x, HYBRID, marks=pytest.mark.long) for x in (None, row_layout.Sharing(deep=False))),
+])  # fmt: skip
 def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
   """Reference: one sequence at a time, the teacher's with another prompt, and no gradient through the teacher."""
   monkeypatch.setattr(small, "CONFIG", shape)

@@ -117,15 +117,12 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
     folder_of(zipped, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-  "fields, message",
-  [
-    ({"llama.rope.scaling.type": "yarn"}, "only 'none' and 'linear'"),
-    ({"llama.attention.sliding_window": 8}, "supported for gemma3 only"),
-    ({"tokenizer.ggml.pre": "starcoder"}, "which transformers does not know"),
-    ({"tokenizer.ggml.model": "bert"}, "it must be 'gpt2'"),
-  ],
-)
+@pytest.mark.parametrize("fields, message", [
+  ({"llama.rope.scaling.type": "yarn"}, "only 'none' and 'linear'"),
+  ({"llama.attention.sliding_window": 8}, "supported for gemma3 only"),
+  ({"tokenizer.ggml.pre": "starcoder"}, "which transformers does not know"),
+  ({"tokenizer.ggml.model": "bert"}, "it must be 'gpt2'"),
+])  # fmt: skip
 def test_settings_that_a_folder_cannot_express_are_refused(tmp_path, fields, message):
   path = gguf_files.write(tmp_path / "m.gguf", *made("llama"), fields=gguf_files.byte_level(**fields))
   with pytest.raises(ValueError, match=message):

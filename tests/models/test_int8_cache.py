@@ -123,17 +123,12 @@ SHAPE = DecoderConfig(
 )
 
 
-@pytest.mark.parametrize(
-  "platform, kv_dtype, kernel, dtype, passes",
-  [
-    ("cpu", "model", cache_lib.PLAIN, "bfloat16", 3),
-    ("cpu", "int8", cache_lib.PLAIN, "int8", 8),
-    ("gpu", "int8", cache_lib.TRITON, "int8", 1),
-    ("tpu", "model", cache_lib.RAGGED, "bfloat16", 1),
-    ("tpu", "bfloat16", cache_lib.RAGGED, "bfloat16", 1),
-    ("tpu", "int8", cache_lib.PLAIN, "int8", 8),  # JAX's kernel takes one scale for all tokens
-  ],
-)
+@pytest.mark.parametrize("platform, kv_dtype, kernel, dtype, passes", [
+  ("cpu", "model", cache_lib.PLAIN, "bfloat16", 3), ("cpu", "int8", cache_lib.PLAIN, "int8", 8),
+  ("gpu", "int8", cache_lib.TRITON, "int8", 1), ("tpu", "model", cache_lib.RAGGED, "bfloat16", 1),
+  ("tpu", "bfloat16", cache_lib.RAGGED, "bfloat16", 1),
+  ("tpu", "int8", cache_lib.PLAIN, "int8", 8),  # JAX's kernel takes one scale for all tokens
+])  # fmt: skip
 def test_which_way_is_taken(platform, kv_dtype, kernel, dtype, passes):
   made = cache_lib.layout(SHAPE, 64, "bfloat16", platform, 2, kv_dtype=kv_dtype)
   assert (made.kernel, made.dtype) == (kernel, dtype)

@@ -22,15 +22,10 @@ HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(i
 
 @pytest.mark.slow  # the interpreter traces every step of the kernels
 @pytest.mark.parametrize("kernel", HERE)
-@pytest.mark.parametrize(
-  "causal, prefixes, sizes",
-  [
-    (True, PREFIXES, None),
-    (True, PREFIXES, EVERY_AXIS),
-    (True, None, None),
-    (False, None, dict(fsdp=2, tensor=4)),  # four devices share two key heads
-  ],
-)
+@pytest.mark.parametrize("causal, prefixes, sizes", [
+  (True, PREFIXES, None), (True, PREFIXES, EVERY_AXIS), (True, None, None),
+  (False, None, dict(fsdp=2, tensor=4)),  # four devices share two key heads
+])  # fmt: skip
 def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
   given, until = () if prefixes is None else (jnp.asarray(prefixes),), None if prefixes is None else jnp.asarray(UNTIL)

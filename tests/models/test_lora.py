@@ -133,17 +133,13 @@ def test_gradients_are_those_of_the_merged_matrices():
 
 
 @pytest.mark.slow  # two backward passes to compile
-@pytest.mark.parametrize(
-  "family, pattern, rank, room",
-  [
-    ("qwen2", ".*", 4, 0),  # with biases
-    ("qwen3", "q v down", 3, 10**9),
-    pytest.param("llama", "k|gate|o", 17, 10**9, marks=pytest.mark.long),
-    pytest.param("gemma3_text", "up down", 1, 0, marks=pytest.mark.long),
-    pytest.param("qwen3_5_text", ".*", 4, 0, marks=pytest.mark.long),  # with delta layers
-    pytest.param("qwen3_5_text", "q v", 2, 10**9, marks=pytest.mark.long),  # which have no adapters
-  ],
-)
+@pytest.mark.parametrize("family, pattern, rank, room", [
+  ("qwen2", ".*", 4, 0),  # with biases
+  ("qwen3", "q v down", 3, 10**9), pytest.param("llama", "k|gate|o", 17, 10**9, marks=pytest.mark.long),
+  pytest.param("gemma3_text", "up down", 1, 0, marks=pytest.mark.long),
+  pytest.param("qwen3_5_text", ".*", 4, 0, marks=pytest.mark.long),  # with delta layers
+  pytest.param("qwen3_5_text", "q v", 2, 10**9, marks=pytest.mark.long),  # which have no adapters
+])  # fmt: skip
 def test_one_gpu_computes_a_matrix_and_its_adapter_together(family, pattern, rank, room, monkeypatch):
   model = fresh(family=family, pattern=pattern, rank=rank, remat=True)
   model.room = room
@@ -294,56 +290,39 @@ def changed(folder, path, settings=None, tensors=None):
   return path
 
 
-@pytest.mark.parametrize(
-  "targets",
-  [
-    ["self_attn.q_proj", "down_proj"],
-    r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj",
-    r".*\.(q|down)_proj",
-    ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"],
-  ],
-)
+@pytest.mark.parametrize("targets", [
+  ["self_attn.q_proj", "down_proj"], r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj", r".*\.(q|down)_proj",
+  ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"],
+])  # fmt: skip
 def test_every_way_to_name_modules(targets, folder, tmp_path):
   model = fresh(rank=0)
   lora.load_adapters(model, changed(folder, tmp_path, dict(target_modules=targets, lora_dropout=0.1)))
   equal(model, fresh(pattern="q down", alpha=6.5))
 
 
-@pytest.mark.parametrize(
-  "settings, says",
-  [
-    (dict(use_dora=True), "use_dora is True"),
-    (dict(bias="all"), "bias is 'all'"),
-    (dict(use_rslora=True), "use_rslora is True"),
-    (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
-    (dict(modules_to_save=["lm_head"]), "modules_to_save is"),
-    (dict(layers_to_transform=[0]), "layers_to_transform is"),
-    (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"),
-    (dict(peft_type="IA3"), "peft_type is 'IA3'"),
-    (dict(a_new_switch=1), "a_new_switch is 1"),
-    (dict(r=None), "r is missing"),
-    (dict(r="4"), "r is '4'"),
-    (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' names no matrix"),
-    (dict(target_modules="q_proj"), "target module 'q_proj' names no matrix"),
-    (dict(target_modules="("), "'\\(' is not a regular expression"),
-    (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
-  ],
-)
+@pytest.mark.parametrize("settings, says", [
+  (dict(use_dora=True), "use_dora is True"), (dict(bias="all"), "bias is 'all'"),
+  (dict(use_rslora=True), "use_rslora is True"), (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
+  (dict(modules_to_save=["lm_head"]), "modules_to_save is"), (dict(layers_to_transform=[0]), "layers_to_transform is"),
+  (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"), (dict(peft_type="IA3"), "peft_type is 'IA3'"),
+  (dict(a_new_switch=1), "a_new_switch is 1"), (dict(r=None), "r is missing"), (dict(r="4"), "r is '4'"),
+  (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' names no matrix"),
+  (dict(target_modules="q_proj"), "target module 'q_proj' names no matrix"),
+  (dict(target_modules="("), "'\\(' is not a regular expression"),
+  (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
+])  # fmt: skip
 def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
   with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
     lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
 
 
-@pytest.mark.parametrize(
-  "settings, tensors, says",
-  [
-    (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
-    ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
-    ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
-    ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
-    (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
-  ],
-)
+@pytest.mark.parametrize("settings, tensors, says", [
+  (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
+  ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
+  ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
+  ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
+  (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
   with pytest.raises(ValueError, match=says):
     lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))

@@ -197,16 +197,13 @@ def test_folders_that_are_no_models_are_named(tmp_path):
     weights.config_of(tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-  "changed, says",
-  [
-    ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
-    ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
-    ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
-    ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
-    ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
-  ],
-)
+@pytest.mark.parametrize("changed, says", [
+  ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
+  ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
+  ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
+  ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
+  ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(changed, says, tmp_path):
   with pytest.raises(ValueError, match=says):
     weights.load_pretrained(hf_folders.write(tmp_path, QWEN, SHAPES, **changed))
@@ -251,8 +248,7 @@ def test_unsupported_configs_are_refused():
   two = dict(rope_parameters=dict(rope_type="default"), rope_scaling=dict(type="linear", factor=4.0))
   for change, says in [
     (dict(model_type="gpt2"), f"model_type: 'gpt2' is not a supported model family: {one_of}"),
-    (dict(model_type=None), "model_type is missing"),
-    (dict(rope_theta=None), "no rope_theta"),
+    (dict(model_type=None), "model_type is missing"), (dict(rope_theta=None), "no rope_theta"),
     (dict(hidden_size=None), "hidden_size is missing"),
     (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
     (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
@@ -269,8 +265,7 @@ def test_unsupported_configs_are_refused():
     (dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
     (dict(dual_chunk_attention_config=dict(chunk_size=9)), "dual_chunk_attention_config is"),
     (dict(quantization_config=dict(quant_method="awq")), "quantization_config is"),
-    (dict(is_causal=False), "is_causal is False"),
-    (dict(num_experts=4), "num_experts is 4"),
+    (dict(is_causal=False), "is_causal is False"), (dict(num_experts=4), "num_experts is 4"),
     (dict(a_new_key=1), "a_new_key is 1"),
     (hf_folders.DECODERS["llama"] | dict(sliding_window=8), "sliding_window is 8"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
@@ -289,7 +284,7 @@ def test_unsupported_configs_are_refused():
     (GEMMA | dict(query_pre_attn_scalar=None), "query_pre_attn_scalar is missing"),
     (MISTRAL | dict(attention_bias=True), "attention_bias is True"),
     (MISTRAL | dict(sliding_window=0), "sliding_window is 0"),
-  ]:
+  ]:  # fmt: skip
     where = "" if "experts_per_token" in says else "folder/config.json.*"
     with pytest.raises(ValueError, match=f"{where}{says}"):
       DecoderConfig.from_hf(QWEN | change, "folder/config.json")

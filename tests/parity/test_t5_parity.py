@@ -15,14 +15,11 @@ pytestmark = pytest.mark.parity
 
 # feed_forward_proj, scaled as v1.0, layers of encoder and decoder, buckets, farthest, longest text, own head, sharded
 SHAPES = [
-  ("relu", True, 2, 2, 32, 128, 150, False, True),
-  ("relu", True, 1, 3, 8, 20, 40, False, False),
-  ("gated-gelu", False, 2, 1, 32, 128, 200, True, False),
-  ("gated-gelu", False, 3, 2, 16, 64, 70, True, False),
-  ("gated-silu", True, 1, 1, 10, 30, 33, False, False),
-  ("gated-gelu", True, 2, 2, 32, 256, 40, False, False),
+  ("relu", True, 2, 2, 32, 128, 150, False, True), ("relu", True, 1, 3, 8, 20, 40, False, False),
+  ("gated-gelu", False, 2, 1, 32, 128, 200, True, False), ("gated-gelu", False, 3, 2, 16, 64, 70, True, False),
+  ("gated-silu", True, 1, 1, 10, 30, 33, False, False), ("gated-gelu", True, 2, 2, 32, 256, 40, False, False),
   ("relu", False, 1, 2, 32, 128, 20, False, False),
-]
+]  # fmt: skip
 
 
 def made(number, mlp, scaled, encoder, decoder, buckets, far, draw):
