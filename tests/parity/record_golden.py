@@ -54,12 +54,9 @@ def encoder(folder):
   weights = torch.tensor(mask)[..., None].float()
   mean = (out.last_hidden_state * weights).sum(1) / weights.sum(1)
   return dict(
-    tokens=tokens,
-    mask=mask,
-    mean=rounded(mean),
-    cls=rounded(out.last_hidden_state[:, 0]),
+    tokens=tokens, mask=mask, mean=rounded(mean), cls=rounded(out.last_hidden_state[:, 0]),
     pooler=rounded(out.pooler_output),
-  )
+  )  # fmt: skip
 
 
 def t5(config, folder):

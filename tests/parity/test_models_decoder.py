@@ -67,20 +67,11 @@ def random_config(family, seed):
   if families.FAMILIES[family].attention_bias is None and seed == 5:
     extra["attention_bias"] = True
   return DecoderConfig.from_shape(
-    int(draw.integers(20, 90)),
-    family=family,
-    d_model=d_model,
-    num_layers=layers,
-    num_heads=heads,
-    num_kv_heads=kv,
-    head_dim=int(draw.choice([4, 8, 16])),
-    d_ff=int(draw.choice([20, 48])),
-    rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])),
-    tied=seed % 2 == 1,
-    norm_eps=float(draw.choice([1e-6, 1e-5])),
-    max_position=256,
-    **extra,
-  )
+    int(draw.integers(20, 90)), family=family, d_model=d_model, num_layers=layers, num_heads=heads, num_kv_heads=kv,
+    head_dim=int(draw.choice([4, 8, 16])), d_ff=int(draw.choice([20, 48])),
+    rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])), tied=seed % 2 == 1,
+    norm_eps=float(draw.choice([1e-6, 1e-5])), max_position=256, **extra,
+  )  # fmt: skip
 
 
 def random_model(config, seed):
