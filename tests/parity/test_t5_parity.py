@@ -58,12 +58,9 @@ def test_random_t5s(number, tmp_path):
   for i, size in enumerate((length, length // 2, 1, 3)):
     tokens[i, :size], mask[i, :size] = draw.integers(2, 50, size), 1
   said = np.concatenate([np.zeros((4, 1), np.int64), draw.integers(2, 50, (4, 12))], axis=1)
+  given = dict(input_ids=torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long())
   with torch.no_grad():
-    want = model(
-      input_ids=torch.tensor(tokens).long(),
-      attention_mask=torch.tensor(mask).long(),
-      decoder_input_ids=torch.tensor(said),
-    ).logits.numpy()
+    want = model(**given, decoder_input_ids=torch.tensor(said)).logits.numpy()
   ours, config = t5.load_t5(tmp_path)
   assert (config.scaled, config.tied) == (shape[1], not own_head)
   got = nnx.jit(lambda model, *arguments: model(*arguments))(ours, tokens, mask, said.astype(np.int32))
