@@ -61,10 +61,7 @@ def test_expected_gradient_on_policy(estimator, is_kl):
     logp = jax.nn.log_softmax(logits)
     return (jax.lax.stop_gradient(jnp.exp(logp)) * kl.kl_penalty(logp, ref, estimator)).sum()
 
-  def true_kl(logits):
-    logp = jax.nn.log_softmax(logits)
-    return (jnp.exp(logp) * (logp - ref)).sum()
-
+  true_kl = lambda logits: (jnp.exp(logp := jax.nn.log_softmax(logits)) * (logp - ref)).sum()
   want = jax.grad(true_kl)(logits) if is_kl else jnp.zeros(4)
   np.testing.assert_allclose(jax.grad(expected)(logits), want, atol=1e-6)
 
@@ -72,21 +69,19 @@ def test_expected_gradient_on_policy(estimator, is_kl):
 def test_the_reference_gets_no_gradient():
   for estimator in kl.ESTIMATORS:
     assert float(jax.grad(lambda y, e=estimator: kl.kl_penalty(jnp.float32(-1.0), y, e))(jnp.float32(-2.0))) == 0.0
-
-
-def test_unknown_estimator_is_refused():
   with pytest.raises(ValueError, match="k1, k2, k3"):
     kl.kl_penalty(jnp.zeros(1), jnp.zeros(1), "k4")
 
 
 def test_adapted_coefficient_by_hand():
   # The measured KL is twice the target: error 1, limited to 0.2. 100 of 1000 sequences: 1 + 0.2 · 0.1 = 1.02.
-  assert kl.adapted_coefficient(0.5, 0.2, target=0.1, horizon=1000, num_sequences=100) == pytest.approx(0.51)
+  adapted = lambda found, **how: kl.adapted_coefficient(0.5, found, target=0.1, **how)
+  assert adapted(0.2, horizon=1000, num_sequences=100) == pytest.approx(0.51)
   # On target, the coefficient stays. Below the target, it falls.
-  assert kl.adapted_coefficient(0.5, 0.1, target=0.1, horizon=1000, num_sequences=100) == pytest.approx(0.5)
-  assert kl.adapted_coefficient(0.5, 0.09, target=0.1, horizon=100, num_sequences=100) == pytest.approx(0.45)
+  assert adapted(0.1, horizon=1000, num_sequences=100) == pytest.approx(0.5)
+  assert adapted(0.09, horizon=100, num_sequences=100) == pytest.approx(0.45)
   # More sequences than the horizon count as the horizon: 1 - 0.2 · 10 < 0 would reward divergence, and 0 would stay 0.
-  assert kl.adapted_coefficient(0.5, 0.0, target=0.1, horizon=100, num_sequences=1000) == pytest.approx(0.4)
+  assert adapted(0.0, horizon=100, num_sequences=1000) == pytest.approx(0.4)
 
 
 def test_the_corrected_estimate_equals_its_source():

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,10 @@ def entropy(logits):
   return jax.scipy.special.entr(jax.nn.softmax(logits)).sum(axis=-1)
 
 
+def near(got, want, **tolerances):
+  jax.tree.map(functools.partial(np.testing.assert_allclose, **tolerances), got, want)
+
+
 def plain(hidden, weights, targets, mask, temperature):
   """The same, computed from all logits at once."""
   logits = jnp.einsum("rtd,vd->rtv", hidden, weights) / temperature
@@ -43,8 +49,7 @@ def test_entropy_by_hand():
 def test_chunks_give_what_the_whole_gives(inputs, chunk, temperature, piece):
   mask = jnp.asarray(MASK)
   got = jax.jit(lambda *x: logprobs.chunked(*x, chunk=chunk, temperature=temperature, piece=piece))(*inputs, mask)
-  for a, b in zip(got, plain(*inputs, mask, temperature)):
-    np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+  np.testing.assert_allclose(got, plain(*inputs, mask, temperature), rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("piece", [None, 3])
@@ -57,8 +62,7 @@ def test_gradients_are_those_of_the_whole(inputs, piece):
     return jax.jit(jax.grad(lambda h, w: sum((x * c).sum() for x, c in zip(f(h, w), g)), (0, 1)))(hidden, weights)
 
   got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7, piece=piece))
-  for a, b in zip(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7))):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+  near(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7)), rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # untrained places get no gradient
 
 
@@ -82,20 +86,16 @@ def test_rows_without_a_token_are_as_if_they_were_not_there(inputs, piece):
     found, back = jax.jit(lambda h, w: jax.vjp(f, h, w))(hidden, w)
     return found, back(tuple(g))
 
-  (found, (of_hidden, of_weights)) = pulled(weights, kept[targets], tokenless=((2, 4), (8, 12)), piece=piece)
-  (want, (hidden_want, weights_want)) = pulled(weights[kept], targets)
-  for a, b in zip((*found, of_hidden, of_weights[kept]), (*want, hidden_want, weights_want)):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+  found, (of_hidden, of_weights) = pulled(weights, kept[targets], tokenless=((2, 4), (8, 12)), piece=piece)
+  near((found, (of_hidden, of_weights[kept])), pulled(weights[kept], targets), rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(np.delete(of_weights, kept, axis=0), 0.0)
 
 
 def test_masked_states_may_be_anything(inputs):
   hidden, weights, targets = inputs
-  mask = jnp.asarray(MASK)
-  broken = jnp.where(mask[..., None] > 0, hidden, jnp.nan)
-  f = jax.jit(jax.value_and_grad(lambda h: logprobs.chunked(h, weights, targets, mask, chunk=6)[0].sum()))
-  for got, want in zip(f(broken), f(hidden)):
-    np.testing.assert_array_equal(got, want)
+  broken = jnp.where(MASK[..., None] > 0, hidden, jnp.nan)
+  f = jax.jit(jax.value_and_grad(lambda h: logprobs.chunked(h, weights, targets, jnp.asarray(MASK), chunk=6)[0].sum()))
+  jax.tree.map(np.testing.assert_array_equal, f(broken), f(hidden))
 
 
 def test_bfloat16_states_are_summed_in_float32(inputs):
@@ -158,10 +158,8 @@ GOLDEN = {
 
 def apart(hidden, unembedding, teacher, beta, mask=None, chunk=1, **more):
   mask = jnp.ones(hidden.shape[:2]) if mask is None else mask
-  targets = jnp.zeros(hidden.shape[:2], jnp.int32)
-  return logprobs.chunked(
-    hidden, unembedding, targets, mask, chunk=chunk, temperature=0.8, teacher=teacher, beta=beta, **more
-  )[2]
+  how = dict(chunk=chunk, temperature=0.8, teacher=teacher, beta=beta) | more
+  return logprobs.chunked(hidden, unembedding, jnp.zeros(hidden.shape[:2], jnp.int32), mask, **how)[2]
 
 
 @pytest.mark.parametrize("beta", GOLDEN)
@@ -188,15 +186,14 @@ def whole_divergence(hidden, unembedding, teacher, beta):
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 def test_chunks_of_a_wider_teacher_give_what_the_whole_gives(beta, piece):
   keys = jax.random.split(jax.random.key(0), 4)
-  sizes = (3, 7, 4), (12, 4), (3, 7, 6), (12, 6)
+  sizes = (R, T, D), (V, D), (R, T, 6), (V, 6)
   hidden, weights, *teacher = (jax.random.normal(key, size) for key, size in zip(keys, sizes))
-  mask = jnp.asarray([[0, 1, 1, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0]], jnp.float32)
+  mask = jnp.asarray(MASK, jnp.float32)
   g = jax.random.normal(jax.random.key(5), mask.shape) * mask
   chunked = lambda h, w: (apart(h, w, tuple(teacher), beta, mask, chunk=6, piece=piece) * g).sum()
   whole = lambda h, w: (whole_divergence(h, w, teacher, beta) * g).sum()
   got, want = (jax.jit(jax.value_and_grad(f, (0, 1)))(hidden, weights) for f in (chunked, whole))
-  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-    np.testing.assert_allclose(a, b, atol=3e-6)
+  near(got, want, atol=3e-6)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])

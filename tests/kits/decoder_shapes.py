@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.models import mapping
 from ragrl_jax.models.decoder import Decoder
 
 MORE = dict(  # besides SHAPE: windows shorter than the texts, and layers of both kinds
@@ -26,3 +27,10 @@ def drawn(config, deviation=0.5, seed=0, **how):
   draw = np.random.default_rng(seed)
   values = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, deviation, x.shape), x.dtype), abstract)
   return nnx.merge(graphdef, values)
+
+
+def equal(one, two):
+  """Checks that two models have the same parameters."""
+  for (name, a), (other, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (one, two)), strict=True):
+    assert name == other
+    np.testing.assert_array_equal(a, b, err_msg=name)

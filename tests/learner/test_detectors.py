@@ -46,11 +46,9 @@ RUNS = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "detected_runs
 # ARENA's analysis died where its absence was paid, LEAR's evidence shrank to the answer, which its reward pays, and the
 # quickstart collapsed where its rate was too high.
 MOVED = {
-  "ARENA on a GPU, continued": ("unearned/no_reasoning", 13),
-  "LEAR": ("unearned/bare_answer", 20),
-  "quickstart, collapsed": ("old_kl", 3),
-  "quickstart, 16 replies a step, five times the rate": ("old_kl", 2),
-}
+  "ARENA on a GPU, continued": ("unearned/no_reasoning", 13), "LEAR": ("unearned/bare_answer", 20),
+  "quickstart, collapsed": ("old_kl", 3), "quickstart, 16 replies a step, five times the rate": ("old_kl", 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -70,9 +68,8 @@ def test_a_collapse_in_the_first_steps_does_not_become_the_start():
 def test_fewer_replies_answer_before_the_reward_falls():
   """A slow collapse under F1, by its share of answers; and a healthy run of eight replies a step, of which chance
   leaves one to three without an answer."""
-  answered = lambda shares, replies: [
-    CALM | {"answered": p, "noise/answered": (p * (1 - p) / (replies - 1)) ** 0.5} for p in shares
-  ]
+  noise = lambda p, replies: (p * (1 - p) / (replies - 1)) ** 0.5
+  answered = lambda shares, n: [CALM | {"answered": p, "noise/answered": noise(p, n)} for p in shares]
   alarm = alarms(answered((1, 1, 1, 0.94, 1, 0.75, 0.5, 0.44), 16))["answered"]
   assert alarm.since == 7 and "no_answer_penalty" in alarm.text
   assert not alarms(answered((1, 1, 1, 1, 1, 0.62, 1, 0.75, 1, 0.62, 0.88), 8))
@@ -96,11 +93,10 @@ def test_what_chance_moves_is_healthy():
 
 def test_a_rise_that_lasts_is_no_chance():
   """Each step is 1.7 standard errors from the start, and the mean of four steps 3.3."""
-  noisy = [CALM | {"entropy": 2.0, "noise/entropy": 0.9}]
-  assert not alarms([CALM | {"noise/entropy": 0.0}] * 5 + noisy * 3)
-  alarm = alarms([CALM | {"noise/entropy": 0.0}] * 5 + noisy * 4)["entropy"]
+  calm, noisy = CALM | {"noise/entropy": 0.0}, CALM | {"entropy": 2.0, "noise/entropy": 0.9}
+  assert not alarms([calm] * 5 + [noisy] * 3)
+  alarm = alarms([calm] * 5 + [noisy] * 4)["entropy"]
   assert (alarm.since, alarm.step, alarm.value) == (9, 9, 2.0)
-  calm = CALM | {"noise/entropy": 0.0}
   (found,) = alarms([calm] * 5 + [calm | {"entropy": 7.0, "noise/entropy": 3.0}] * 4 + [calm]).values()
   assert found.value == 5.375  # the last step is calm, the mean of four is not
 
@@ -108,9 +104,8 @@ def test_a_rise_that_lasts_is_no_chance():
 def test_a_bound_holds_from_the_first_step():
   """Right actions whose likelihood falls by a tenth: .42 and .57 of them in the first steps of a run that collapsed."""
   alarm = alarms([CALM | dict(fallen_tokens=share) for share in (0.423, 0.571)])["fallen_tokens"]
-  assert alarm.since == 1 and alarm.text.startswith(
-    "fallen_tokens is 0.571, out of its healthy range since step 1 (at m"
-  )
+  says = "fallen_tokens is 0.571, out of its healthy range since step 1 (at m"
+  assert alarm.since == 1 and alarm.text.startswith(says)
 
 
 def test_steps_that_train_no_policy_do_not_count():
@@ -126,9 +121,8 @@ def test_steps_that_train_no_policy_do_not_count():
 def test_a_resumed_run_goes_on_as_the_whole_one():
   rng, watch = np.random.default_rng(0), detectors.Watch()
   rows = [dict(step=0, **{"evaluation/em": 0.2})]
-  rows += [
-    dict(step=n, **{m: rng.choice([0.1, 1.0, 10.0]) * v for m, v in CALM.items()}, kl=None) for n in range(1, 40)
-  ]
+  moved = lambda: {name: rng.choice([0.1, 1.0, 10.0]) * value for name, value in CALM.items()}
+  rows += [dict(step=n, **moved(), kl=None) for n in range(1, 40)]
   whole = [watch.see(row) for row in rows]
   assert sum(map(len, whole)) > 9
   for step in range(1, 40):

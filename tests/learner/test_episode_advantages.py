@@ -1,6 +1,7 @@
 """Rewards of turns → advantages of tokens: other sequences, untrained tokens and rows have no effect."""
 
 import dataclasses
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +18,9 @@ KINDS = ("group_relative", "leave_one_out", "reinforce_plus_plus", "reinforce_pl
 
 def earning(count=12, seed=0):
   """Sequences in groups of four, with a reward on the last turn and smaller ones on the turn before it."""
-  draw = np.random.default_rng(seed)
-  rewards = lambda: (0.25 * draw.integers(0, 2), draw.integers(0, 2))
-  return [
-    dataclasses.replace(small.earning(item, *rewards()), group_id=number // 4)
-    for number, item in enumerate(small.items(count, seed))
-  ]
+  draw, items = np.random.default_rng(seed), small.items(count, seed)
+  earned = [small.earning(item, 0.25 * draw.integers(0, 2), draw.integers(0, 2)) for item in items]
+  return [dataclasses.replace(item, group_id=number // 4) for number, item in enumerate(earned)]
 
 
 def assign(items, settings, values=None, penalties=None):
@@ -51,10 +49,12 @@ def test_reinforce_plus_plus_has_no_lambda():
   assert one[2] == other[2] and all(np.array_equal(a, b) for a, b in zip(one[0], other[0], strict=True))
 
 
-@pytest.mark.parametrize("credit", ["episode", "turn"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_order_of_the_items_changes_nothing(kind, credit):
-  settings = AdvantageSettings(kind=kind, credit=credit, gamma=0.9, lam=0.8)
+@pytest.fixture(params=itertools.product(KINDS, ("episode", "turn")), ids=lambda pair: "-".join(pair))
+def settings(request):
+  return AdvantageSettings(**dict(zip(("kind", "credit"), request.param)), gamma=0.9, lam=0.8)
+
+
+def test_the_order_of_the_items_changes_nothing(settings):
   items = earning()
   values = [np.where(item.loss_mask, np.sin(item.tokens), np.nan).astype(np.float32) for item in items]
   one, other = assign(items, settings, values), assign(items[::-1], settings, values[::-1])
@@ -67,15 +67,11 @@ def test_the_order_of_the_items_changes_nothing(kind, credit):
 def stretched(item, where=(2, 4)):
   """The same sequence with untrained tokens inserted."""
   fillers = dict(tokens=7, loss_mask=False, turns=-1, advantages=0.0, sampler_logprobs=0.0)
-  return dataclasses.replace(
-    item, **{name: np.insert(getattr(item, name), list(where), filler) for name, filler in fillers.items()}
-  )
+  longer = {name: np.insert(getattr(item, name), list(where), filler) for name, filler in fillers.items()}
+  return dataclasses.replace(item, **longer)
 
 
-@pytest.mark.parametrize("credit", ["episode", "turn"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_inserted_untrained_tokens_change_no_advantage(kind, credit):
-  settings = AdvantageSettings(kind=kind, credit=credit, gamma=0.9, lam=0.8)
+def test_inserted_untrained_tokens_change_no_advantage(settings):
   on_trained = []
   for items in (earning(), [stretched(item) for item in earning()]):
     # one value per trained token, the same in both
@@ -92,9 +88,7 @@ def turns(*stretches, group, apart=True):
   for size, _ in stretches:
     segments.append(structs.Segment(structs.MODEL, tuple(range(1, size + 1)), "!", logprobs=(0.0,) * size))
     segments += [structs.Segment(structs.ENVIRONMENT, (9,), ".")] * apart
-  episode = structs.Episode(tuple(segments), prompt_index=group)
-  (item,) = packing.of_episode(episode, [reward for _, reward in stretches])
-  return item
+  return packing.of_episode(structs.Episode(tuple(segments), prompt_index=group), [own for _, own in stretches])[0]
 
 
 def test_a_turns_return_is_its_own_and_later_rewards():
@@ -208,11 +202,9 @@ def test_invalid_arguments_are_refused():
   with pytest.raises(ValueError, match="a reward is nan"):
     assign([small.earning(item, np.nan) for item in small.items(2)], AdvantageSettings())
   for how, word in (
-    (dict(kind="dpo"), "config.advantage.kind"),
-    (dict(credit="token"), "'episode', 'turn' or 'information'"),
-    (dict(gain_over="random"), "gain_over is set: no gain is measured"),
-    (dict(lam=1.5), "between 0 and 1"),
-  ):
+    (dict(kind="dpo"), "config.advantage.kind"), (dict(credit="token"), "'episode', 'turn' or 'information'"),
+    (dict(gain_over="random"), "gain_over is set: no gain is measured"), (dict(lam=1.5), "between 0 and 1"),
+  ):  # fmt: skip
     with pytest.raises(ValueError, match=word):
       AdvantageSettings(**how)
 
@@ -225,10 +217,7 @@ def cut(item, episode):
   return [dataclasses.replace(item, **part(piece), episode=episode) for piece in (slice(at), slice(at, None))]
 
 
-@pytest.mark.parametrize("credit", ["episode", "turn"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_items_of_an_episode_have_the_advantages_of_one(kind, credit):
-  settings = AdvantageSettings(kind=kind, credit=credit, gamma=0.9, lam=0.8)
+def test_the_items_of_an_episode_have_the_advantages_of_one(settings):
   drawn = np.random.default_rng(0).integers(0, 3, (6, 2)) / 2
   items = [turns((2 + number, first), (3, last), group=number // 3) for number, (first, last) in enumerate(drawn)]
   parts = [part for number, item in enumerate(items) for part in (cut(item, (0, number)) if number % 2 else [item])]
@@ -236,10 +225,8 @@ def test_the_items_of_an_episode_have_the_advantages_of_one(kind, credit):
   for some in (items, parts):
     values = [np.where(item.loss_mask, np.sin(item.tokens), np.nan).astype(np.float32) for item in some]
     *columns, metrics = assign(some, settings, values)
-    joined = [
-      np.concatenate([own[number] for number in numbers]) for own in columns for numbers in advantages.by_episode(some)
-    ]
-    found.append((joined, metrics))
+    by_episode = advantages.by_episode(some)
+    found.append(([np.concatenate([own[i] for i in numbers]) for own in columns for numbers in by_episode], metrics))
   for one, two in zip(found[0][0], found[1][0], strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
   assert found[1][1] == pytest.approx(found[0][1], rel=1e-5) and any(np.abs(one).max() > 0 for one in found[0][0])

@@ -1,4 +1,4 @@
-import dataclasses
+import types
 
 import pytest
 
@@ -10,11 +10,6 @@ from ragrl_jax.settings.learning import Teacher
 CONFIG = DecoderConfig(
   vocab_size=10, d_model=4, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=5, rope_theta=1e4
 )
-
-
-@dataclasses.dataclass
-class Device:
-  device_kind: str
 
 
 def test_operations_by_hand():
@@ -44,9 +39,10 @@ def test_operations_of_adapters_by_hand():
 
 
 def test_utilisation():
-  assert flops.mfu(989e12, 2.0, 4, Device("NVIDIA H200")) == pytest.approx(1 / 8)
-  assert flops.peak(Device("TPU v5 lite")) == 197e12 and flops.peak(Device("TPU v5p")) == 459e12
-  assert flops.mfu(1.0, 1.0, 1, Device("cpu")) is None
+  device = lambda kind: types.SimpleNamespace(device_kind=kind)
+  assert flops.mfu(989e12, 2.0, 4, device("NVIDIA H200")) == pytest.approx(1 / 8)
+  assert flops.peak(device("TPU v5 lite")) == 197e12 and flops.peak(device("TPU v5p")) == 459e12
+  assert flops.mfu(1.0, 1.0, 1, device("cpu")) is None
 
 
 def test_a_teacher_reads_the_batch_once_per_epoch_or_once_for_the_reward():

@@ -85,24 +85,7 @@ def test_packing_padding_order_and_micro_batches_change_nothing(full):
     assert small.distance(grads, want_grads) < 1e-5, name
 
 
-@pytest.mark.long  # the learner's programs for eight devices
-def test_one_and_eight_devices_take_the_same_step(full):
-  batches = small.blocks(small.items(16, seed=1))
-  want, want_grads = small.gradient(full, off_policy(batches))
-  mesh = mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2)  # others: tests/parallel/test_meshes.py
-  spread = small.learner(FULL, mesh=mesh)
-  got, grads = small.gradient(spread, off_policy(batches))
-  assert got == pytest.approx(want, rel=1e-5)
-  assert small.distance(grads, want_grads) < 1e-5
-  one, metrics = small.update(full, full.init(0), batches)
-  eight, more = small.update(spread, spread.init(0), batches)
-  assert small.distance(one.params, eight.params) < 2e-4  # AdamW divides by the square root of tiny numbers
-  assert jax.tree.leaves(eight.params)[0].sharding.mesh == mesh
-  for name in ("loss", "kl", "entropy", "grad_norm", "tokens", "sequences"):
-    assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
-
-
-@pytest.mark.long  # the learner's programs for eight devices
+@pytest.mark.long  # the learner's programs for eight devices; steps: tests/parallel/test_meshes.py
 def test_guards_do_not_depend_on_packing_or_devices():
   guarded = dict(importance_cap=2.0, importance_floor=0.3, sequence_low=0.55, max_fall=0.02, max_rise=0.02)
   settings = dataclasses.replace(FULL, surrogate="cispo", kl="k3+", kl_corrected=True, llds_coef=0.2, **guarded)
@@ -112,8 +95,7 @@ def test_guards_do_not_depend_on_packing_or_devices():
   spread = small.learner(settings, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
   for made in (one, spread):
     got, grads = small.gradient(made, off_policy(small.blocks(sequences)))
-    assert got == pytest.approx(want, rel=1e-5)
-    assert small.distance(grads, want_grads) < 1e-5
+    assert got == pytest.approx(want, rel=1e-5) and small.distance(grads, want_grads) < 1e-5
   _, metrics = small.update(one, one.init(0), sequences)
   assert all(metrics[name] > 0 for name in ("left_out_sequences", "left_out_tokens", "llds_tokens", "clip_fraction"))
 
@@ -129,14 +111,10 @@ def test_untrained_tokens_reach_nothing(full):
 
 
 def test_environment_tokens_are_not_learnt(plain):
-  """test_environment_tokens_are_not_learned"""
-  sequences = [
-    dataclasses.replace(s, loss_mask=np.where(np.arange(len(s.tokens)) < 4, s.loss_mask, False)) for s in small.items()
-  ]
+  until_4 = lambda x, later: np.where(np.arange(len(x)) < 4, x, later)
+  sequences = [dataclasses.replace(s, loss_mask=until_4(s.loss_mask, False)) for s in small.items()]
   sequences = [s for s in sequences if s.loss_mask[1:].any()]
-  other = [
-    dataclasses.replace(s, tokens=np.where(np.arange(len(s.tokens)) < 4, s.tokens, 31 - s.tokens)) for s in sequences
-  ]
+  other = [dataclasses.replace(s, tokens=until_4(s.tokens, 31 - s.tokens)) for s in sequences]
   want, got = small.gradient(plain, small.blocks(sequences)), small.gradient(plain, small.blocks(other))
   assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
 
@@ -144,10 +122,8 @@ def test_environment_tokens_are_not_learnt(plain):
 @pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
 def test_values_are_finite_however_far_off_policy(full, gap):
   batches = off_policy(small.blocks(small.items()))
-  far = [
-    dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap), ref_logprobs=b.ref_logprobs + np.float32(gap))
-    for b in batches
-  ]
+  moved = lambda b: {name: getattr(b, name) + np.float32(gap) for name in ("old_logprobs", "ref_logprobs")}
+  far = [dataclasses.replace(b, **moved(b)) for b in batches]
   loss, grads = small.gradient(full, far)
   assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
@@ -158,9 +134,8 @@ def test_score_is_the_models_log_probability(plain):
   logits = jax.jit(small.model().__call__)(batch.tokens, batch.positions, batch.segment_ids)
   logp = np.asarray(jax.nn.log_softmax(logits))
   rows, columns = np.nonzero(batch.loss_mask)
-  np.testing.assert_allclose(
-    got[rows, columns], logp[rows, columns - 1, batch.tokens[rows, columns]], rtol=1e-5, atol=1e-5
-  )
+  want = logp[rows, columns - 1, batch.tokens[rows, columns]]
+  np.testing.assert_allclose(got[rows, columns], want, rtol=1e-5, atol=1e-5)
   assert (got[~batch.loss_mask] == 0).all()
 
 
@@ -185,11 +160,8 @@ def test_update_reports_and_moves(plain):
 
 
 def test_tokens_with_positive_advantage_become_likelier(plain):
-  sequences = [
-    dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
-    for i, s in enumerate(small.items())
-  ]
-  batch = small.blocks(sequences)[0]
+  signed = lambda i, s: dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
+  (batch,) = small.blocks([signed(i, s) for i, s in enumerate(small.items())])
   state = plain.init(0)
   before = np.asarray(plain.score(state.params, batch))
   for _ in range(5):
@@ -227,20 +199,20 @@ def test_guards_that_are_off_are_not_in_the_compiled_step(full, monkeypatch):
 def test_masks_leave_out_what_the_sampler_did_not_mean():
   """The sampler's log-probabilities are random here, so each bound leaves some tokens out."""
   batches = small.blocks(small.items())
-  of = lambda bounds: Settings(logprob_chunk=64, importance_cap=2.0, **bounds)
-  cases = [
-    (dict(importance_floor=0.9), "importance_dropped"),
-    (dict(sequence_low=0.6, sequence_high=2.0), "left_out_sequences"),
-    (dict(max_fall=0.01, max_rise=0.01), "left_out_tokens"),
-  ]
-  for bounds, name in cases:
-    made = small.learner(of(bounds))
-    _, metrics = small.update(made, made.init(0), batches)
+
+  def reported(**bounds):
+    made = small.learner(Settings(logprob_chunk=64, importance_cap=2.0, **bounds))
+    return small.update(made, made.init(0), batches)[1]
+
+  for name, bounds in dict(
+    importance_dropped=dict(importance_floor=0.9), left_out_sequences=dict(sequence_low=0.6, sequence_high=2.0),
+    left_out_tokens=dict(max_fall=0.01, max_rise=0.01),
+  ).items():  # fmt: skip
+    metrics = reported(**bounds)
     assert 0.0 < metrics[name] < 1.0, name
     assert {"importance_dropped", "left_out_sequences", "left_out_tokens"} & metrics.keys() == {name}
     assert ("importance_capped" in metrics) == ("importance_floor" not in bounds)
-  none = small.learner(of(dict(sequence_high=1.0, sequence_low=1.0)))
-  _, metrics = small.update(none, none.init(0), batches)
+  metrics = reported(sequence_high=1.0, sequence_low=1.0)
   assert metrics["left_out_sequences"] == 1.0 and metrics["grad_norm"] == 0.0
 
 
@@ -334,13 +306,10 @@ def test_a_rate_multiplies_the_learning_rate_to_the_bit(kind):
   halved.rate = 0.5
   states = [learner.init(0) for learner in (halved, low)]
   for seed in (0, 1):
-    (states[0], one), (states[1], two) = (
-      small.update(learner, state, small.blocks(small.items(seed=seed)))
-      for learner, state in zip((halved, low), states)
-    )
+    batches = small.blocks(small.items(seed=seed))
+    states, (one, two) = zip(*(small.update(*pair, batches) for pair in zip((halved, low), states)))
     assert one == two and one["learning_rate"] == pytest.approx(5e-3)
-  for one, two in zip(*map(jax.tree.leaves, states), strict=True):
-    np.testing.assert_array_equal(one, two)
+  jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 def test_a_batch_without_scores_changes_nothing(plain):
@@ -355,12 +324,8 @@ def test_a_batch_without_scores_changes_nothing(plain):
 
 def test_sft_weighs_tokens():
   learner = small.learner(Settings(objective="sft", logprob_chunk=64))
-  sequences = small.items(4)
-  weighted = [
-    dataclasses.replace(s, advantages=np.where(np.arange(len(s.tokens)) % 2, 1.0, 0.3).astype(np.float32))
-    for s in sequences
-  ]
-  batch = small.blocks(weighted)[0]
+  weights = lambda s: np.where(np.arange(len(s.tokens)) % 2, 1.0, 0.3).astype(np.float32)
+  (batch,) = small.blocks([dataclasses.replace(s, advantages=weights(s)) for s in small.items(4)])
   logprobs = np.asarray(learner.score(learner.params, batch))
   want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zero at untrained tokens
   state, metrics = small.update(learner, learner.init(0), [batch])
@@ -370,33 +335,18 @@ def test_sft_weighs_tokens():
   assert metrics["loss"] < 0.75 * want  # 0.21 of it
 
 
-class Compilations:
-  """Counts XLA compilations while it is open."""
-
-  def __enter__(self):
-    self.count, self.open = 0, True
-    jax.monitoring.register_event_duration_secs_listener(self._hear)
-    return self
-
-  def _hear(self, event, duration, **_):
-    self.count += self.open and event == "/jax/core/compile/backend_compile_duration"
-
-  def __exit__(self, *_):
-    self.open = False
-
-
 def test_no_compilation_after_warm_up():
   learner = small.learner()
-  state = learner.init(0)
+  state, events = learner.init(0), []
   both = lambda seed, n: small.blocks(small.items(n, seed=seed), lengths=(24, 12))
-  with Compilations() as cold:
-    for length in (24, 12):
-      state, _ = small.update(learner, state, small.blocks(small.items(16), lengths=(length,)))
-  assert cold.count > 0  # the counter works: two row lengths were new
-  with Compilations() as warm:
-    for seed, n in ((1, 3), (2, 16), (3, 40), (4, 9)):
-      state, _ = small.update(learner, state, both(seed, n))
-  assert warm.count == 0
+  jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: events.append(event))
+  compilations = lambda: events.count("/jax/core/compile/backend_compile_duration")
+  for length in (24, 12):
+    state, _ = small.update(learner, state, small.blocks(small.items(16), lengths=(length,)))
+  assert (cold := compilations()) > 0  # the counter works: two row lengths were new
+  for seed, n in ((1, 3), (2, 16), (3, 40), (4, 9)):
+    state, _ = small.update(learner, state, both(seed, n))
+  assert compilations() == cold
 
 
 def test_blocks_in_a_loop_add_up_to_the_same(full, monkeypatch):
@@ -429,11 +379,8 @@ def test_rows_that_the_mesh_does_not_divide_are_refused():
 
 
 def test_reported_sums_equal_the_sums_of_the_blocks():
-  zeros = jnp.zeros((1, 2))
-  _, metrics = losses.policy_loss(
-    zeros, zeros, zeros, zeros + 1.0, clip_low=0.2, clip_high=0.2, aggregation="token_mean"
-  )
-  assert set(metrics) < set(step.SUMS)
+  zeros, how = jnp.zeros((1, 2)), dict(clip_low=0.2, clip_high=0.2, aggregation="token_mean")
+  assert set(losses.policy_loss(zeros, zeros, zeros, zeros + 1.0, **how)[1]) < set(step.SUMS)
 
 
 def test_counts_by_hand():
@@ -469,7 +416,6 @@ def test_muon_runs_and_learns():
 
 
 # ---- Beginnings computed once for their group give the same step -----------------------------------------------------
-
 
 SHARING = row_layout.Sharing()
 # Sequence means, entropies and a temperature, so that everything that reads sequences or positions is used.
@@ -567,10 +513,8 @@ def test_trees_use_the_recorded_experts():
     mask = np.arange(len(draws)) >= np.argmax(item.loss_mask)
     items.append(dataclasses.replace(item, routes=routes, loss_mask=mask))
   alone = packing.pack_items(items, rows=12, lengths=(48,), routes=4)
-  flat, deep = (
-    packing.pack_items(items, rows=2, lengths=(48,), routes=4, sharing=row_layout.Sharing(deep))
-    for deep in (False, True)
-  )
+  shared = lambda deep: packing.pack_items(items, rows=2, lengths=(48,), routes=4, sharing=row_layout.Sharing(deep))
+  flat, deep = map(shared, (False, True))
   score = jax.jit(lambda batch: forward.scores(model, batch, temperature=1.0, chunk=64)[0])
   read = lambda packed: packed.of_items([np.asarray(score(b)) for b in packed.blocks], items)
   for packed in (flat, deep):
@@ -601,8 +545,7 @@ def test_trees_on_a_mesh(learner):
   want, want_grads = small.gradient(learner, packed.blocks)
   spread = small.learner(SETTINGS, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
   got, grads = small.gradient(spread, packed.blocks)
-  assert got == pytest.approx(want, rel=1e-5)
-  assert small.distance(grads, want_grads) < 1e-5
+  assert got == pytest.approx(want, rel=1e-5) and small.distance(grads, want_grads) < 1e-5
 
 
 def test_counts(learner):
@@ -636,8 +579,7 @@ def test_advantages_stay_the_same():
 
 def test_an_update_and_empty_blocks_use_the_same_program(learner):
   blocks = as_trees(groups()).blocks
-  filler = as_trees([]).blocks[0]
-  state, metrics = small.update(learner, learner.init(0), [*blocks, filler])
+  _, metrics = small.update(learner, learner.init(0), [*blocks, *as_trees([]).blocks])
   assert metrics["tokens"] == blocks[0].loss_mask.sum() and np.isfinite(metrics["loss"])
 
 

@@ -71,14 +71,11 @@ class Lives:
 LONG = pytest.mark.long  # compiles a learner with adapters, or for eight devices
 
 
-@pytest.mark.parametrize(
-  "kl, rank, sizes",
-  [
-    (True, 0, None),
-    *(pytest.param(*case, marks=LONG) for case in ((False, 0, None), (False, 16, None), (True, 16, None))),
-    *(pytest.param(kl, 0, dict(data=2, fsdp=2, tensor=2), marks=LONG) for kl in (False, True)),
-  ],
-)
+@pytest.mark.parametrize("kl, rank, sizes", [
+  (True, 0, None),
+  *(pytest.param(*case, marks=LONG) for case in ((False, 0, None), (False, 16, None), (True, 16, None))),
+  *(pytest.param(kl, 0, dict(data=2, fsdp=2, tensor=2), marks=LONG) for kl in (False, True)),
+])  # fmt: skip
 def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl, rank, sizes):
   """Of adapters alone, if there are any: the base is stored once."""
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), **sizes)

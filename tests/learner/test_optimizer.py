@@ -8,13 +8,11 @@ from optax import contrib
 from ragrl_jax.learner import optimizer
 from ragrl_jax.learner.settings import OptimizerSettings
 
-PARAMS = dict(
-  embedding=jnp.ones((6, 4)),
-  final_norm=jnp.ones(4),
-  layers=dict(
-    q=jnp.ones((2, 4, 6)), q_norm=jnp.ones((2, 4)), q_bias=jnp.ones((2, 6)), experts_up=jnp.ones((2, 3, 4, 6))
-  ),
+SHAPES = dict(
+  embedding=(6, 4), final_norm=(4,), layers=dict(q=(2, 4, 6), q_norm=(2, 4), q_bias=(2, 6), experts_up=(2, 3, 4, 6))
 )
+PARAMS = jax.tree.map(jnp.ones, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
+TENTH, ROOT = {7: 0.22, 10: 0.04, 99: 0.04}, {0: 0.1, 3: 0.4, 4: 0.4, 16: 0.2, 36: 0.4 / 3}
 
 
 @pytest.mark.parametrize(
@@ -24,17 +22,12 @@ PARAMS = dict(
     (dict(warmup_steps=4, total_steps=10), {0: 0.1, 1: 0.2, 3: 0.4, 4: 0.4, 9: 0.4}),
     (dict(warmup_steps=1), {0: 0.4}),
     # Cosine to a tenth over the 6 steps after the warm-up. Half-way, at step 7: (1 + .1) / 2.
-    (dict(warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10), {4: 0.4, 7: 0.22, 10: 0.04, 99: 0.04}),
+    (dict(warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10), {4: 0.4} | TENTH),
     # Linear to a tenth over the same 6 steps: half-way (1 + .1) / 2 again, a sixth of the way 1 - .9 / 6.
-    (
-      dict(warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10),
-      {4: 0.4, 5: 0.34, 7: 0.22, 10: 0.04, 99: 0.04},
-    ),
+    (dict(warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10), {4: 0.4, 5: 0.34} | TENTH),
     # Inverse square root: 4 steps up, then .4 sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
-    *(
-      (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=n), {0: 0.1, 3: 0.4, 4: 0.4, 16: 0.2, 36: 0.4 / 3})
-      for n in (20, 999)
-    ),
+    (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=20), ROOT),
+    (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=999), ROOT),
     (dict(schedule="inverse_sqrt"), {0: 0.4, 3: 0.2}),  # n = 1
   ],
 )
@@ -94,15 +87,10 @@ def test_the_clip_uses_the_norm_of_all_gradients():
 
 def test_muon_of_stacked_layers_is_muon_of_each():
   """The update of one layer equals Optax's own Muon for that matrix alone, for wide and tall matrices."""
-  grads = dict(
-    layers=dict(
-      up=jax.random.normal(jax.random.key(0), (3, 4, 10)), down=jax.random.normal(jax.random.key(1), (3, 10, 4))
-    )
-  )
-  params = jax.tree.map(jnp.zeros_like, grads)
-  made = optimizer.make(
-    OptimizerSettings(kind="muon", learning_rate=0.1, weight_decay=0.0, clip_norm=0.0, muon_scale=2.0)
-  )
+  draw = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
+  grads = dict(layers=dict(up=draw(0, 3, 4, 10), down=draw(1, 3, 10, 4)))
+  params, how = jax.tree.map(jnp.zeros_like, grads), dict(weight_decay=0.0, clip_norm=0.0, muon_scale=2.0)
+  made = optimizer.make(OptimizerSettings(kind="muon", learning_rate=0.1, **how))
   updates, state = made.update(grads, made.init(params), params)
   updates, _ = made.update(grads, state, params)
   alone = contrib.muon(0.2)

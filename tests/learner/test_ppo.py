@@ -82,11 +82,10 @@ def test_the_first_step_by_hand(own):
 
 def test_a_shared_trunk_learns_from_both_losses():
   learner = small.learner(ppo("shared", coef=1.0))
-  batches = earning()
-  state = learner.init(0)
-  assert set(learner.policy(state.params)) == set(nnx.split(small.model())[1])  # what engines use
-  want = learner.policy(state.params)["embedding"][...]
-  np.testing.assert_array_equal(want, small.model().embedding[...])
+  batches, state = earning(), learner.init(0)
+  policy = learner.policy(state.params)
+  assert set(policy) == set(nnx.split(small.model())[1])  # what engines use
+  np.testing.assert_array_equal(policy["embedding"][...], small.model().embedding[...])
   state, first = small.update(learner, state, batches)
   for _ in range(30):
     state, metrics = small.update(learner, state, batches)
@@ -135,9 +134,8 @@ def test_mini_batches_are_steps_of_their_own():
 
 
 def test_the_kl_coefficient_is_adapted_to_its_target():
-  learner = small.learner(
-    Settings(logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, advantage=AdvantageSettings(std="none"))
-  )
+  how = dict(kl_coef=0.1, kl_target=1e-9, advantage=AdvantageSettings(std="none"))
+  learner = small.learner(Settings(logprob_chunk=64, kl="k2", **how))
   batches, state = earning(), learner.init(0)
   state, first = small.update(learner, state, batches)
   assert first["kl_coef"] == pytest.approx(0.1) and first["kl"] < 1e-9
@@ -158,18 +156,12 @@ def test_the_kl_coefficient_is_adapted_to_its_target():
 
 
 def test_importance_weights_correct_for_the_sampler():
-  settings = Settings(logprob_chunk=64, importance_cap=1.5)
-  learner = small.learner(settings)
-  batches = small.blocks(small.items())
-  ours = [np.asarray(learner.score(learner.params, b)) for b in batches]
-  drawn = [
-    np.where(b.loss_mask, o - np.log(1 + (b.tokens % 3)), np.nan).astype(np.float32) for b, o in zip(batches, ours)
-  ]
-  batches = [dataclasses.replace(b, sampler_logprobs=d) for b, d in zip(batches, drawn)]
-  loss, _ = small.gradient(learner, batches)
-  weights = [np.minimum(1 + (b.tokens % 3), 1.5) for b in batches]
-  tokens = sum(b.loss_mask.sum() for b in batches)
-  want = -sum((w * b.advantages)[b.loss_mask].sum() for w, b in zip(weights, batches)) / tokens
+  learner = small.learner(Settings(logprob_chunk=64, importance_cap=1.5))
+  (batch,) = small.blocks(small.items())
+  ours, ratios = np.asarray(learner.score(learner.params, batch)), 1 + batch.tokens % 3
+  drawn = np.where(batch.loss_mask, ours - np.log(ratios), np.nan).astype(np.float32)
+  loss, _ = small.gradient(learner, [dataclasses.replace(batch, sampler_logprobs=drawn)])
+  want = -(np.minimum(ratios, 1.5) * batch.advantages)[batch.loss_mask].mean()
   assert loss == pytest.approx(float(want), rel=1e-4)
   capped = guards.importance_weights(jnp.zeros((1, 2)), jnp.asarray([[-200.0, 200.0]]), jnp.ones((1, 2)), cap=2.0)
   np.testing.assert_allclose(capped, [[2.0, np.exp(-20.0)]], rtol=1e-5)
@@ -180,10 +172,7 @@ def test_importance_weights_correct_for_the_sampler():
 def test_only_adapters_are_trained_and_with_new_ones_the_reference_is_the_base():
   model = small.model()
   lora.add(model, rank=2, alpha=4.0, layers="q v", seed=0)
-  settings = Settings(
-    logprob_chunk=64, kl="k3", kl_coef=0.1, critic=CriticSettings("shared", optimizer=FAST), advantage=GAE
-  )
-  learner = Learner(model, settings, FAST)
+  learner = Learner(model, ppo("shared", kl="k3", kl_coef=0.1), FAST)
   state, batches = learner.init(0), earning()
   sizes = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   assert sizes(state.params) == 4 * 2 * 2 * 16 + 17  # A and B of two matrices in two layers, and the value head

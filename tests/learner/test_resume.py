@@ -29,6 +29,5 @@ def test_resume_is_exact(tmp_path, kind):
   resumed, host = checkpoint.Checkpoints(tmp_path, keep=1).restore(again.init(1))
   for step in range(host["step"], 4):
     resumed, metrics = small.update(again, resumed, batches(step))
-  for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(resumed), strict=True):
-    np.testing.assert_array_equal(one, other)
+  jax.tree.map(np.testing.assert_array_equal, state, resumed)
   assert metrics["optimizer_step"] == 4

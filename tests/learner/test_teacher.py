@@ -18,6 +18,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.settings.learning import Teacher
 
+LONG = pytest.mark.long
 # Wider than the policy, and with more rows of the vocabulary than the policy has.
 SHAPE = DecoderConfig(
   vocab_size=40, d_model=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=10_000.0
@@ -51,9 +52,7 @@ def gradient(learner, batches):
   return jax.device_get(sums), grads
 
 
-@pytest.mark.parametrize(
-  "kind", ["jsd", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("reverse", "forward"))]
-)
+@pytest.mark.parametrize("kind", ["jsd", pytest.param("reverse", marks=LONG), pytest.param("forward", marks=LONG)])
 def test_loss_and_gradient_equal_a_plain_computation(kind):
   """Reference: one sequence at a time, all logits at once."""
   learner, items = made(kind), weighed(small.items(3))
@@ -115,8 +114,7 @@ def test_an_update_pulls_the_policy_to_its_teacher_and_leaves_that_as_it_was():
 def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes():
   """DGPO (arXiv 2508.20324), by hand: r_t = score_t - 0.001 (log p - log q) where the episode failed, then GAE."""
   critic = CriticSettings(kind="own", optimizer=small.OPTIMIZER)
-  how = dict(advantage=AdvantageSettings(kind="gae", whiten=False), critic=critic)
-  learner = made("k1", **how)
+  learner = made("k1", advantage=AdvantageSettings(kind="gae", whiten=False), critic=critic)
   right, wrong = (small.earning(item, reward) for item, reward in zip(small.items(2), (1.0, 0.0)))
   teach = lambda item, coef: dataclasses.replace(item, teaching=np.full(len(item.tokens), coef, np.float32))
   state, items = learner.init(0), [teach(right, 0.0), teach(wrong, 0.001)]
@@ -139,6 +137,11 @@ def with_prompts(items, prompt, cut=2):
     dataclasses.replace(item, tokens=tokens(item), loss_mask=item.loss_mask & (np.arange(len(item.tokens)) >= cut),
                         teacher_prompt=(cut, prompt)) for item in items
   ]  # fmt: skip
+
+
+def packed_for_teachers(parts, sharing=None):
+  how = dict(rows=2, lengths=small.LENGTHS, sharing=sharing, teacher_prompts=True)
+  return [packing.pack_items(part, **how) for part in parts]
 
 
 def test_a_teacher_behind_a_server_is_subtracted_in_the_same_way():
@@ -164,22 +167,16 @@ HYBRID = DecoderConfig.from_shape(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-  "sharing, shape",
-  [
-    *((sharing, small.CONFIG) for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))),
-    *(pytest.param(x, HYBRID, marks=pytest.mark.long) for x in (None, row_layout.Sharing(deep=False))),
-  ],
-)
+@pytest.mark.parametrize("sharing, shape", [
+  *((sharing, small.CONFIG) for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))),
+  *(pytest.param(x, HYBRID, marks=LONG) for x in (None, row_layout.Sharing(deep=False))),
+])  # fmt: skip
 def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
   """Reference: one sequence at a time, the teacher's with another prompt, and no gradient through the teacher."""
   monkeypatch.setattr(small, "CONFIG", shape)
-  settings = Settings(logprob_chunk=64, advantage=None, teacher=Teacher(path="policy", kind="forward"))
-  learner = small.learner(settings)
+  learner = small.learner(Settings(logprob_chunk=64, advantage=None, teacher=Teacher(path="policy", kind="forward")))
   items = with_prompts(weighed(small.items(6)), prompt=(5, 6, 7, 8, 9))
-  pack = lambda parts: [
-    packing.pack_items(part, rows=2, lengths=small.LENGTHS, sharing=sharing, teacher_prompts=True) for part in parts
-  ]
+  pack = lambda parts: packed_for_teachers(parts, sharing)
   ready = learner.prepare(learner.init(0), [items], pack)
   (blocks,), (teacher_rows,) = ready.minibatches, ready.teacher_rows
   policy = small.model()
@@ -205,10 +202,8 @@ def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
 
 
 def test_a_policy_that_teaches_itself_is_the_one_before_the_update():
-  settings = Settings(logprob_chunk=64, epochs=2, teacher=Teacher(path="policy", kind="reverse"))
-  learner = small.learner(settings)
+  learner = small.learner(Settings(logprob_chunk=64, epochs=2, teacher=Teacher(path="policy", kind="reverse")))
   items = with_prompts(weighed(small.items(4)), prompt=small.items()[0].tokens[:2].tolist())  # told nothing else
-  pack = lambda parts: [packing.pack_items(part, rows=2, lengths=small.LENGTHS, teacher_prompts=True) for part in parts]
   state = learner.init(0)
-  state, metrics = drain(learner.train(state, learner.prepare(state, [items], pack)))
+  state, metrics = drain(learner.train(state, learner.prepare(state, [items], packed_for_teachers)))
   assert metrics["teacher_kl"] > 1e-4  # the mean of 0, before the first step, and of what that step has changed

@@ -43,10 +43,8 @@ def test_a_message_names_a_switch_only_if_the_recipe_has_it():
 
 
 def test_a_step_without_a_score_says_so_and_nothing_else():
-  nothing = CALM | dict(
-    episodes=8.0, unscorable=8.0, failed_share=0.25, mask_coverage=0.0, response_tokens=float("nan")
-  )
-  found = warning_signs.warnings(nothing)
+  nothing = dict(episodes=8.0, unscorable=8.0, failed_share=0.25, mask_coverage=0.0, response_tokens=float("nan"))
+  found = warning_signs.warnings(CALM | nothing)
   assert list(found) == ["nothing_scored"] and "none of the 8 episodes" in found["nothing_scored"]
 
 

@@ -32,11 +32,11 @@ UNTIL = np.array([[230] * 90 + [150] * 60 + [230] * 80 + [270] * 40 + [0] * 30, 
 UNTIL = UNTIL.astype(np.int32)
 
 
-def agree(attend, reference, shape, segments):
-  """Checks that `attend` equals `reference` to 1e-5 and is zero at padding, forward and backward."""
+def agree(attend, reference, shape, segments, atol=1e-5):
+  """Checks that `attend` equals `reference` and is zero at padding, forward and backward."""
   want, got = (run(f, shape, segments) for f in (reference, attend))
   for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
-    np.testing.assert_allclose(one, two, atol=1e-5)
+    np.testing.assert_allclose(one, two, atol=atol)
     np.testing.assert_array_equal(two[segments == 0], 0.0)
 
 

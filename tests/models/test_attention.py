@@ -38,8 +38,7 @@ def test_attention_and_its_gradient(causal, block):
   got, gradients = attend(*inputs, weight, causal=causal, block=block)
   want, back = jax.vjp(functools.partial(by_formula, causal=causal), *inputs)
   np.testing.assert_allclose(got, want, atol=2e-6)
-  for mine, theirs in zip(gradients, back(weight), strict=True):
-    np.testing.assert_allclose(mine, theirs, atol=5e-6)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), gradients, back(weight))
   for array in (got, *gradients):  # padding gives zeros and gets no gradient
     np.testing.assert_array_equal(np.asarray(array)[SEGMENTS == 0], 0.0)
 
@@ -127,18 +126,10 @@ def test_tokens_of_a_tree_attend_to_their_paths(block):
   for row, found in enumerate(parents):
     for index, parent in enumerate(found):
       mask[row, index] = (mask[row, parent] if parent >= 0 else False) | (np.arange(T) == index)
-  *inputs, weight = arrays(SHAPE)
-
-  @functools.partial(jax.jit, static_argnames="attend")
-  def run(attend):
-    out, back = jax.vjp(attend, *inputs)
-    return out, *back(weight)
-
-  want = run(functools.partial(plain, mask=mask))
+  want = lambda q, k, v, _: plain(q, k, v, mask)
   for mesh in (None, mesh_lib.make(jax.devices()[:1])):
-    got = run(lambda *x, mesh=mesh: attention.attend(*x, until, until, block=block, mesh=mesh))
-    for one, two in zip(want, got, strict=True):
-      np.testing.assert_allclose(one, two, atol=5e-6)
+    got = lambda *x, mesh=mesh: attention.attend(*x, until, block=block, mesh=mesh)
+    agree(got, want, SHAPE, np.asarray(until), 5e-6)
   # Exactly the blocks with a pair are read.
   size = 4
   pairs = mask[0].reshape(T // size, size, T // size, size).any(axis=(1, 3))

@@ -78,9 +78,8 @@ def test_rope_by_hand():
   np.testing.assert_allclose(got, [5 / 12], rtol=1e-6)
 
 
-@pytest.mark.parametrize(  # one block; two
-  "family, length", [("qwen3", 24), ("qwen3", 200), ("gemma3_text", 24), ("qwen3_moe", 24)]
-)
+# Rows of one block, and of two.
+@pytest.mark.parametrize("family, length", [("qwen3", 24), ("qwen3", 200), ("gemma3_text", 24), ("qwen3_moe", 24)])
 def test_no_later_token_and_no_other_segment_leaks(family, length):
   model = made(family)
   draw = np.random.default_rng(1)
@@ -107,10 +106,8 @@ def test_packed_and_padded_rows_equal_rows_of_their_own(family):
   rows = jnp.asarray([np.concatenate([one, two, padding]), np.concatenate([padding, two, one])])
   segment_ids = jnp.array([[1] * 9 + [2] * 7 + [0] * 4, [0] * 4 + [7] * 7 + [4] * 9], jnp.int32)
   packed = np.asarray(logprobs(model, rows, segment_ids))
-  np.testing.assert_allclose(packed[0, :8], alone[0], atol=2e-5)
-  np.testing.assert_allclose(packed[0, 9:15], alone[1], atol=2e-5)
-  np.testing.assert_allclose(packed[1, 4:10], alone[1], atol=2e-5)
-  np.testing.assert_allclose(packed[1, 11:], alone[0], atol=2e-5)
+  for found, want in ((packed[0, :8], 0), (packed[0, 9:15], 1), (packed[1, 4:10], 1), (packed[1, 11:], 0)):
+    np.testing.assert_allclose(found, alone[want], atol=2e-5)
 
 
 @pytest.mark.slow  # a backward pass to compile
@@ -146,9 +143,7 @@ def test_remat_changes_nothing_and_bfloat16_little():
 
   plain, remat = (jax.jit(jax.grad(loss(**changes)))(params) for changes in ({}, dict(remat=True)))
   scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
-  for want, same in zip(*map(jax.tree.leaves, (plain, remat))):
-    np.testing.assert_allclose(same, want, atol=1e-6 * scale)
-
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6 * scale), remat, plain)
   half = loss(dtype=jnp.bfloat16)
   # 8 bits of mantissa, two layers of a few roundings each, logits of about 10.
   np.testing.assert_allclose(jax.jit(half)(params), jax.jit(loss())(params), atol=0.3)
@@ -184,14 +179,12 @@ def test_gpus_have_their_layers_apart_and_keep_what_fits(family, monkeypatch):
   rooms = 0, names[0] / 2 - 1, names[0] / 2 + 1, names[0] + 1, names[0] + of_mlp / 2 + 1, names[1] + 1, names[2] + 1
   for room in rooms:
     traced, products = gradient(remat=True, room=round(room))
-    if products in counts:  # the program of a smaller room
-      counts.append(products)
-      continue
     counts.append(products)
+    if products in counts[:-1]:  # the program of a smaller room
+      continue
     found = traced.lower().compile()(params)
     scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
-    for one, same in zip(*map(jax.tree.leaves, (want, found)), strict=True):
-      np.testing.assert_allclose(same, one, atol=tolerance * scale)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=tolerance * scale), found, want)
   assert counts[0] == counts[1] > counts[2] > counts[3]
   assert counts[3] >= counts[4] >= counts[5] >= counts[6]
   if family == "qwen2":  # a mixture's experts and delta layers have no name

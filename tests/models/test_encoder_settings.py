@@ -47,17 +47,13 @@ def test_declared_settings_win_over_any_name(name, prompts, tmp_path):
   assert found == EncoderSettings("mean", True, *prefixes, 128, found.title_separator)
 
 
-@pytest.mark.parametrize(
-  "name, query, passage",
-  [
-    ("e5-base-v2", "query: ", "passage: "),
-    ("intfloat_multilingual-e5-small", "query: ", "passage: "),
-    ("my-finetuned-model", "", ""),
-    ("0a1b2c3e5f60", "", ""),  # a name of the hub's cache, which only contains "e5"
-    ("bge-base-en-v1.5", "", ""),  # BGE pools the first token: this one is not a BGE
-    ("dpr-ctx", "", ""),  # DPR's vectors are not normalised
-  ],
-)
+@pytest.mark.parametrize("name, query, passage", [
+  ("e5-base-v2", "query: ", "passage: "), ("intfloat_multilingual-e5-small", "query: ", "passage: "),
+  ("my-finetuned-model", "", ""),
+  ("0a1b2c3e5f60", "", ""),  # a name of the hub's cache, which only contains "e5"
+  ("bge-base-en-v1.5", "", ""),  # BGE pools the first token: this one is not a BGE
+  ("dpr-ctx", "", ""),  # DPR's vectors are not normalised
+])  # fmt: skip
 def test_a_familys_prefixes_only_where_no_file_has_prompts(name, query, passage, tmp_path, caplog):
   folder = sentence_transformers(tmp_path / name, MEAN)
   found = encoder_settings.settings_for(folder)
@@ -79,17 +75,12 @@ def test_a_file_names_the_family_before_the_folder_does(tmp_path):
   assert encoder_settings.settings_for(folder).query_prefix.endswith("检索相关文章：")
 
 
-@pytest.mark.parametrize(
-  "name, kind, pooling, query",
-  [
-    ("e5-base-v2", "bert", "mean", "query: "),
-    ("bge-large-en-v1.5", "bert", "cls", INSTRUCTION),
-    ("gte-base", "bert", "mean", ""),
-    ("Qwen3-Embedding-0.6B", "qwen3", "last", "Instruct: Given a web search query"),
-    ("All-MiniLM-L6", "bert", "mean", ""),
-    ("question-encoder", "dpr", "cls", ""),  # the architecture says it
-  ],
-)
+@pytest.mark.parametrize("name, kind, pooling, query", [
+  ("e5-base-v2", "bert", "mean", "query: "), ("bge-large-en-v1.5", "bert", "cls", INSTRUCTION),
+  ("gte-base", "bert", "mean", ""), ("Qwen3-Embedding-0.6B", "qwen3", "last", "Instruct: Given a web search query"),
+  ("All-MiniLM-L6", "bert", "mean", ""),
+  ("question-encoder", "dpr", "cls", ""),  # the architecture says it
+])  # fmt: skip
 def test_without_modules_a_family_gives_the_pooling(name, kind, pooling, query, tmp_path):
   (tmp_path / name).mkdir()
   (tmp_path / name / "config.json").write_text(json.dumps(dict(model_type=kind)))
@@ -105,17 +96,14 @@ def test_a_family_does_not_fit_another_architecture(name, kind, tmp_path):
   assert encoder_settings.settings_for(folder) == EncoderSettings("last", False, "", "", 200, " ")
 
 
-@pytest.mark.parametrize(
-  "told, want",
-  [
-    (dict(prompts=dict(query="Q", passage="P")), ("Q", "P")),
-    (dict(prompts=dict(query="Q", document="D", passage="P")), ("Q", "D")),  # the order of encode_document
-    (dict(prompts=dict(s2p="S"), default_prompt_name="s2p"), ("S", "S")),  # encode uses it for all texts
-    (dict(prompts=dict(query="Q", s="S"), default_prompt_name="s"), ("Q", "S")),
-    (dict(prompts=dict(query="", document=""), default_prompt_name=None), ("", "")),
-    (dict(prompts=dict(s2p_query="S")), ("", "")),
-  ],
-)
+@pytest.mark.parametrize("told, want", [
+  (dict(prompts=dict(query="Q", passage="P")), ("Q", "P")),
+  (dict(prompts=dict(query="Q", document="D", passage="P")), ("Q", "D")),  # the order of encode_document
+  (dict(prompts=dict(s2p="S"), default_prompt_name="s2p"), ("S", "S")),  # encode uses it for all texts
+  (dict(prompts=dict(query="Q", s="S"), default_prompt_name="s"), ("Q", "S")),
+  (dict(prompts=dict(query="", document=""), default_prompt_name=None), ("", "")),
+  (dict(prompts=dict(s2p_query="S")), ("", "")),
+])  # fmt: skip
 def test_prompts_as_in_sentence_transformers(told, want, tmp_path):
   found = encoder_settings.settings_for(sentence_transformers(tmp_path / "e5", MEAN, **told))
   assert (found.query_prefix, found.passage_prefix) == want
@@ -157,23 +145,19 @@ def test_given_settings_win_and_the_difference_is_said(tmp_path, caplog):
   assert encoder_settings.settings_for(folder, stored).max_tokens == 7 and not caplog.records
 
 
-@pytest.mark.parametrize(
-  "modes, modules, told, says",
-  [
-    (dict(pooling_mode_max_tokens=True), (), {}, "pooling 'pooling_mode_max_tokens'"),
-    (dict(pooling_mode_mean_tokens=True, pooling_mode_cls_token=True), (), {}, "pooling 'mean and cls'"),
-    (dict(pooling_mode="weightedmean"), (), {}, "pooling 'weightedmean'"),
-    (dict(), (), {}, "pooling 'nothing'"),
-    (MEAN | dict(include_prompt=False), (), {}, "include_prompt=false"),
-    (MEAN, ("Transformer", "Pooling", "Dense"), {}, r"the module sentence_transformers\.models\.Dense"),
-    (MEAN, ("Transformer", "Normalize"), {}, "must have a Pooling module"),
-    (MEAN, ("custom_st.Transformer", "Pooling"), {}, "custom_st.Transformer is not supported"),
-    (MEAN, (), dict(similarity_fn_name="euclidean"), "similarity_fn_name is 'euclidean'"),
-    (MEAN, (), dict(model_type="SparseEncoder"), "model_type is 'SparseEncoder'"),
-    (MEAN, (), dict(suffix="<|im_end|>"), "suffix is .*may change what the model computes"),
-    (MEAN, (), dict(default_prompt_name="query"), "default_prompt_name is 'query': it must be one of prompts"),
-  ],
-)
+@pytest.mark.parametrize("modes, modules, told, says", [
+  (dict(pooling_mode_max_tokens=True), (), {}, "pooling 'pooling_mode_max_tokens'"),
+  (dict(pooling_mode_mean_tokens=True, pooling_mode_cls_token=True), (), {}, "pooling 'mean and cls'"),
+  (dict(pooling_mode="weightedmean"), (), {}, "pooling 'weightedmean'"), (dict(), (), {}, "pooling 'nothing'"),
+  (MEAN | dict(include_prompt=False), (), {}, "include_prompt=false"),
+  (MEAN, ("Transformer", "Pooling", "Dense"), {}, r"the module sentence_transformers\.models\.Dense"),
+  (MEAN, ("Transformer", "Normalize"), {}, "must have a Pooling module"),
+  (MEAN, ("custom_st.Transformer", "Pooling"), {}, "custom_st.Transformer is not supported"),
+  (MEAN, (), dict(similarity_fn_name="euclidean"), "similarity_fn_name is 'euclidean'"),
+  (MEAN, (), dict(model_type="SparseEncoder"), "model_type is 'SparseEncoder'"),
+  (MEAN, (), dict(suffix="<|im_end|>"), "suffix is .*may change what the model computes"),
+  (MEAN, (), dict(default_prompt_name="query"), "default_prompt_name is 'query': it must be one of prompts"),
+])  # fmt: skip
 def test_what_is_declared_and_not_supported_is_refused(modes, modules, told, says, tmp_path):
   kinds = modules or ("Transformer", "Pooling", "Normalize")
   with pytest.raises(ValueError, match=says):
@@ -185,11 +169,9 @@ def test_invalid_settings_are_refused(tmp_path):
   for given, says in (
     ("e6", "it must be one of e5"),
     (dict(pooling="mean"), r"normalize: unknown.*--encoder_options '\{\"settings\": \"e5\"\}'"),
-    (mean | dict(pooling="max"), "max"),
-    (mean | dict(prefix=""), "prefix"),
-    (mean | dict(max_tokens=0), "max_tokens is 0"),
-    (None, "this encoder's normalize, pooling: unknown"),
-  ):
+    (mean | dict(pooling="max"), "max"), (mean | dict(prefix=""), "prefix"),
+    (mean | dict(max_tokens=0), "max_tokens is 0"), (None, "this encoder's normalize, pooling: unknown"),
+  ):  # fmt: skip
     with pytest.raises(ValueError, match=says):
       encoder_settings.settings_for(tmp_path, given)
 

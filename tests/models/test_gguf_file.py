@@ -22,8 +22,7 @@ def made(family, **changed):
   config = hf_folders.DECODERS[family] | dict(vocab_size=259, rope_scaling=None) | changed
   if family == "gemma3_text":
     config |= dict(query_pre_attn_scalar=config["head_dim"], sliding_window_pattern=6, rope_local_base_freq=10_000.0)
-  shapes = hf_folders.decoder_shapes(config)
-  return config, {name: hf_folders.tensor(name, shape) for name, shape in shapes.items()}
+  return config, {name: hf_folders.tensor(name, shape) for name, shape in hf_folders.decoder_shapes(config).items()}
 
 
 def folder_of(path, out):
@@ -117,20 +116,16 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
     folder_of(zipped, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-  "fields, message",
-  [
-    ({"llama.rope.scaling.type": "yarn"}, "only 'none' and 'linear'"),
-    ({"llama.attention.sliding_window": 8}, "supported for gemma3 only"),
-    ({"tokenizer.ggml.pre": "starcoder"}, "which transformers does not know"),
-    ({"tokenizer.ggml.model": "bert"}, "it must be 'gpt2'"),
-  ],
-)
+@pytest.mark.parametrize("fields, message", [
+  ({"llama.rope.scaling.type": "yarn"}, "only 'none' and 'linear'"),
+  ({"llama.attention.sliding_window": 8}, "supported for gemma3 only"),
+  ({"tokenizer.ggml.pre": "starcoder"}, "which transformers does not know"),
+  ({"tokenizer.ggml.model": "bert"}, "it must be 'gpt2'"),
+])  # fmt: skip
 def test_settings_that_a_folder_cannot_express_are_refused(tmp_path, fields, message):
   path = gguf_files.write(tmp_path / "m.gguf", *made("llama"), fields=gguf_files.byte_level(**fields))
   with pytest.raises(ValueError, match=message):
     folder_of(path, tmp_path / "out")
-  mixtral = made("llama")[0] | dict(model_type="mamba")
-  other = gguf_files.write(tmp_path / "n.gguf", mixtral, {})
+  other = gguf_files.write(tmp_path / "n.gguf", made("llama")[0] | dict(model_type="mamba"), {})
   with pytest.raises(ValueError, match="its architecture is 'mamba': it must be one of llama"):
     folder_of(other, tmp_path / "out")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_tokenizers
+from decoder_shapes import equal
 from flax import nnx
 
 from ragrl_jax import config as config_lib
@@ -50,8 +51,7 @@ def test_import(tmp_path, monkeypatch, capsys):
   assert status == 0 and (said["family"], said["vocabulary"], said["token_ids"]) == ("qwen2", 300, 257)
   want, _ = weights.load_pretrained(folder)
   got, _ = weights.load_pretrained(tmp_path / "out")
-  for (name, a), (_, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (want, got))):
-    np.testing.assert_array_equal(a, b, err_msg=name)
+  equal(want, got)
   assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
@@ -110,9 +110,8 @@ def test_tokens_that_are_there_are_refused(tmp_path, monkeypatch, capsys, tokens
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
-  status, _, complaint = run(
-    "import_hf", monkeypatch, capsys, model=model_folder(tmp_path / "in", 200), out=tmp_path / "out"
-  )
+  where = dict(model=model_folder(tmp_path / "in", 200), out=tmp_path / "out")
+  status, _, complaint = run("import_hf", monkeypatch, capsys, **where)
   assert status == 2 and "has 257 ids, the model 200 rows" in complaint and not (tmp_path / "out").exists()
 
 
@@ -142,9 +141,7 @@ def test_export(tmp_path, monkeypatch, capsys):
     status, out, complaint = run("export_hf", monkeypatch, capsys, checkpoint=source, out=tmp_path / number)
     assert status == 0, complaint
     assert json.loads(out)["step"] == 7
-    exported, _ = weights.load_pretrained(tmp_path / number)
-    for (name, a), (_, b) in zip(mapping.named(params), mapping.named(nnx.split(exported)[1]), strict=True):
-      np.testing.assert_array_equal(a + 1.0, b, err_msg=name)
+    equal(trained, weights.load_pretrained(tmp_path / number)[0])
     assert (tmp_path / number / "tokenizer.json").exists()
     assert json.loads((tmp_path / number / "generation_config.json").read_text()) == dict(eos_token_id=256)
 
@@ -193,8 +190,7 @@ def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, ran
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
   config.model.lora.update(dict(rank=rank, layers="q down"))
-  config.critic.kind = "shared"
-  config.advantage.kind = "gae"
+  config.critic.kind, config.advantage.kind = "shared", "gae"
   model, shape, tokenizer, config = decoders.made(config)
   trained = learner.Learner(model, settings.from_config(config), settings.optimizer_from_config(config))
   draw = np.random.default_rng(0)
@@ -217,10 +213,8 @@ def test_a_model_is_not_written_into_a_run_an_evaluation_or_an_index(tmp_path, m
   (out / "config.json").write_text('{"seed": 0}')
   (out / mark).write_text("{}")
   (tmp_path / "run" / "checkpoints" / "1").mkdir(parents=True)
-  for name, given in (
-    ("import_hf", dict(model=model_folder(tmp_path / "in"))),
-    ("export_hf", dict(checkpoint=tmp_path / "run")),
-  ):
+  calls = dict(import_hf=dict(model=model_folder(tmp_path / "in")), export_hf=dict(checkpoint=tmp_path / "run"))
+  for name, given in calls.items():
     status, _, complaint = run(name, monkeypatch, capsys, out=out, **given)
     assert status == 2 and f"--out={out}: this folder holds" in complaint and f"({mark})" in complaint
     assert (out / "config.json").read_text() == '{"seed": 0}' and len(list(out.iterdir())) == 2

@@ -62,10 +62,8 @@ def test_only_safetensors_settings_and_tokenizer_are_fetched_and_the_size_is_sai
   assert whole == small and whole.name == commit
   assert "model.safetensors" in names() and len(names()) == 4
   assert f"downloads {heavy / 1000:.3g} kB of org/tiny" in capsys.readouterr().err
-  loaded, _ = weights.load_pretrained(whole)
-  np.testing.assert_array_equal(
-    loaded.embedding[...], hf_folders.tensor("model.embed_tokens.weight", loaded.embedding.shape)
-  )
+  rows = weights.load_pretrained(whole)[0].embedding[...]
+  np.testing.assert_array_equal(rows, hf_folders.tensor("model.embed_tokens.weight", rows.shape))
   before = len(server.seen)
   assert hub.folder(f"{NAME}@{commit}", "x") == whole and len(server.seen) == before  # a commit needs no question
 
@@ -197,10 +195,8 @@ def test_a_player_loads_a_name_and_checks_need_no_weights(server, model, tmp_pat
   config = config_lib.default_config()
   config.model.path, config.prompting.chat, config.rollout.context = NAME, False, 128
   made = prepared.prepare(config, tmp_path / "run", purpose="sample")
-  tokenizer = made.tokenizer
-  assert tokenizer.vocab_size == 257
-  assert not any("model.safetensors" in path for path in server.seen)
-  made, shape = player.model(made.settings, tokenizer, made.shape)
+  assert made.tokenizer.vocab_size == 257 and not any("model.safetensors" in path for path in server.seen)
+  made, shape = player.model(made.settings, made.tokenizer, made.shape)
   assert shape == weights.config_of(model) and made.embedding.shape == (300, 16)
 
 

@@ -31,22 +31,20 @@ def drawn():
   return q, k, v
 
 
-def called(kernel, rows=slice(None), q=None, k=None, v=None):
+def called(kernel, given=None):
   """(attention of the second call's tokens, the cache): two calls on the second of two layers."""
-  q, k, v = drawn() if q is None else (q, k, v)
-  made, table = layout(kernel), jnp.asarray(TABLE[rows])
-  cache = made.allocate(9)
+  made, given = layout(kernel), given or drawn()
 
   @jax.jit
   def call(cache, q, k, v, lengths, positions):
-    return made.attention(table, lengths, positions)(1, q, k, v, cache)
+    return made.attention(jnp.asarray(TABLE), lengths, positions)(1, q, k, v, cache)
 
   index = np.arange(33)[None]
-  first = np.where(index < LENGTHS[:, None], index, NOWHERE)[rows].astype(np.int32)
-  _, cache = call(cache, *(x[rows, :33] for x in (q, k, v)), np.zeros(3, np.int32)[rows], first)
+  first = np.where(index < LENGTHS[:, None], index, NOWHERE).astype(np.int32)
+  _, cache = call(made.allocate(9), *(x[:, :33] for x in given), np.zeros(3, np.int32), first)
   places = LENGTHS[:, None] + np.arange(MORE)[None]
-  new = (np.take_along_axis(x, places[..., None, None], axis=1)[rows] for x in (q, k, v))
-  return call(cache, *new, LENGTHS[rows].astype(np.int32), places[rows].astype(np.int32))
+  new = (np.take_along_axis(x, places[..., None, None], axis=1) for x in given)
+  return call(cache, *new, LENGTHS.astype(np.int32), places.astype(np.int32))
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +77,8 @@ def test_attention_is_that_of_the_numbers_that_int8_stands_for(kernel):
 
 def test_a_rows_numbers_depend_on_that_row_alone(kernel):
   together, _ = called(kernel)
-  q, k, v = drawn()
-  others = [np.where((np.arange(3) == 1)[:, None, None, None], x, x[::-1] * 3 + 1) for x in (q, k, v)]
-  among_others, _ = called(kernel, slice(None), *others)
+  others = [np.where((np.arange(3) == 1)[:, None, None, None], x, x[::-1] * 3 + 1) for x in drawn()]
+  among_others, _ = called(kernel, others)
   np.testing.assert_array_equal(together[1], among_others[1])
   assert np.abs(np.asarray(together[0] - among_others[0])).max() > 1e-3
 
@@ -114,8 +111,7 @@ def test_pages_go_to_the_host_and_come_back_bit_for_bit(kernel):
     np.testing.assert_array_equal(y[0], x[8])  # page 9 does not exist, and nothing else was written
     assert not np.asarray(y)[[1, *range(3, 9)]].any()
   copied = cache_lib.copy(cache, jnp.array([5]), jnp.array([7]))
-  for x, y in zip(cache, copied, strict=True):
-    np.testing.assert_array_equal(y[7], x[5])
+  jax.tree.map(lambda x, y: np.testing.assert_array_equal(y[7], x[5]), cache, copied)
 
 
 SHAPE = DecoderConfig(
@@ -123,17 +119,12 @@ SHAPE = DecoderConfig(
 )
 
 
-@pytest.mark.parametrize(
-  "platform, kv_dtype, kernel, dtype, passes",
-  [
-    ("cpu", "model", cache_lib.PLAIN, "bfloat16", 3),
-    ("cpu", "int8", cache_lib.PLAIN, "int8", 8),
-    ("gpu", "int8", cache_lib.TRITON, "int8", 1),
-    ("tpu", "model", cache_lib.RAGGED, "bfloat16", 1),
-    ("tpu", "bfloat16", cache_lib.RAGGED, "bfloat16", 1),
-    ("tpu", "int8", cache_lib.PLAIN, "int8", 8),  # JAX's kernel takes one scale for all tokens
-  ],
-)
+@pytest.mark.parametrize("platform, kv_dtype, kernel, dtype, passes", [
+  ("cpu", "model", cache_lib.PLAIN, "bfloat16", 3), ("cpu", "int8", cache_lib.PLAIN, "int8", 8),
+  ("gpu", "int8", cache_lib.TRITON, "int8", 1), ("tpu", "model", cache_lib.RAGGED, "bfloat16", 1),
+  ("tpu", "bfloat16", cache_lib.RAGGED, "bfloat16", 1),
+  ("tpu", "int8", cache_lib.PLAIN, "int8", 8),  # JAX's kernel takes one scale for all tokens
+])  # fmt: skip
 def test_which_way_is_taken(platform, kv_dtype, kernel, dtype, passes):
   made = cache_lib.layout(SHAPE, 64, "bfloat16", platform, 2, kv_dtype=kv_dtype)
   assert (made.kernel, made.dtype) == (kernel, dtype)

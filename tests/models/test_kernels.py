@@ -22,26 +22,20 @@ HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(i
 
 @pytest.mark.slow  # the interpreter traces every step of the kernels
 @pytest.mark.parametrize("kernel", HERE)
-@pytest.mark.parametrize(
-  "causal, prefixes, sizes",
-  [
-    (True, PREFIXES, None),
-    (True, PREFIXES, EVERY_AXIS),
-    (True, None, None),
-    (False, None, dict(fsdp=2, tensor=4)),  # four devices share two key heads
-  ],
-)
+@pytest.mark.parametrize("causal, prefixes, sizes", [
+  (True, PREFIXES, None), (True, PREFIXES, EVERY_AXIS), (True, None, None),
+  (False, None, dict(fsdp=2, tensor=4)),  # four devices share two key heads
+])  # fmt: skip
 def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  given, until = () if prefixes is None else (jnp.asarray(prefixes),), None if prefixes is None else jnp.asarray(UNTIL)
+  given, until = ((), None) if prefixes is None else ((jnp.asarray(prefixes),), jnp.asarray(UNTIL))
   mine = lambda *x: kernel.attend(*x, *given, causal=causal, mesh=mesh, **HERE[kernel])
   agree(mine, functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
 
 
 @pytest.mark.slow  # as above
-@pytest.mark.parametrize(
-  "kernel, prefixes", [(flash, PREFIXES), (cudnn, PREFIXES), (splash, SHARED)]
-)  # splash has no windows of shared prompts
+# splash has no windows of shared prompts
+@pytest.mark.parametrize("kernel, prefixes", [(flash, PREFIXES), (cudnn, PREFIXES), (splash, SHARED)])
 @pytest.mark.parametrize("window, sizes", [(40, None), (7, EVERY_AXIS)])
 def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
@@ -60,10 +54,9 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   [(14, 2, 64), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((28, 4, 128), (12, 2, 128), (32, 8, 64)))],
 )
 def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
-  shape, segments, prefixes = (1, 256, heads, kv_heads, size), SHARED[:1, :256], jnp.asarray(PREFIXES[:1, :256])
-  until = jnp.asarray(UNTIL[:1, :256])
-  mine = lambda *x: flash.attend(*x, prefixes, interpret=True)
-  got = run(mine, shape, segments, jnp.bfloat16)
+  shape, segments = (1, 256, heads, kv_heads, size), SHARED[:1, :256]
+  prefixes, until = (jnp.asarray(x[:1, :256]) for x in (PREFIXES, UNTIL))
+  got = run(lambda *x: flash.attend(*x, prefixes, interpret=True), shape, segments, jnp.bfloat16)
   # The reference computes in float32 from the same rounded numbers.
   want = run(lambda *x: attention.attend(*x, until), shape, segments)
   for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
@@ -151,25 +144,19 @@ def test_what_cudnn_takes(monkeypatch):
 
 
 def test_a_cudnn_that_refuses_or_errs_is_not_used(monkeypatch):
-  attend = cudnn.attend
-  for wrong, says in (
-    (lambda *x: 1 / 0, "fails: no engine"),
-    (lambda *x: 1.05 * attend(*x, implementation="xla"), "off. Other"),
-  ):
+  right = functools.partial(cudnn.attend, implementation="xla")
 
-    def pretended(*x, implementation, wrong=wrong):
-      if implementation == "xla":
-        return attend(*x, implementation="xla")
-      try:
-        return wrong(*x)
-      except ZeroDivisionError:
-        raise NotImplementedError("no engine") from None
+  def refuse(*x):
+    raise NotImplementedError("no engine")
 
-    monkeypatch.setattr(cudnn, "attend", pretended)
+  def agrees(there):
+    monkeypatch.setattr(cudnn, "attend", lambda *x, implementation: (right if implementation == "xla" else there)(*x))
+    return cudnn.agrees.__wrapped__(64, "bfloat16")
+
+  for wrong, says in ((refuse, "fails: no engine"), (lambda *x: 1.05 * right(*x), "off. Other")):
     with pytest.warns(UserWarning, match=says):
-      assert not cudnn.agrees.__wrapped__(64, "bfloat16")
-  monkeypatch.setattr(cudnn, "attend", lambda *x, implementation: attend(*x, implementation="xla"))
-  assert cudnn.agrees.__wrapped__(64, "bfloat16")
+      assert not agrees(wrong)
+  assert agrees(right)
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")

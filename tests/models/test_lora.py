@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoder_shapes import MORE, SHAPE, V
+from decoder_shapes import MORE, SHAPE, V, equal
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
@@ -36,12 +36,6 @@ def fresh(*, family="qwen3", rank=4, alpha=8.0, pattern=".*", drawn=True, seed=0
 @jax.jit
 def logits(model):
   return model(TOKENS)
-
-
-def equal(one, two):
-  for (name, a), (other, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (one, two)), strict=True):
-    assert name == other
-    np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 def test_a_layer_by_hand():
@@ -97,7 +91,7 @@ def test_which_parameters_are_trained_and_which_are_frozen():
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_merged_is_equal_and_without_is_the_base(family):
+def test_merged_is_equal_and_without_is_the_base(family, tmp_path):
   model, base = fresh(family=family, pattern="q o gate down"), fresh(family=family, rank=0)
   before = logits(model)
   assert np.abs(before - logits(base)).max() > 0.1
@@ -108,6 +102,8 @@ def test_merged_is_equal_and_without_is_the_base(family):
   merged = lora.merged(model)
   assert nnx.split(merged)[0] == nnx.split(base)[0]
   np.testing.assert_allclose(logits(merged), before, atol=1e-5 * float(np.abs(before).max()))
+  weights.save_pretrained(model, model.config, tmp_path)
+  equal(weights.load_pretrained(tmp_path)[0], merged)  # a full folder has them merged
   equal(model, fresh(family=family, pattern="q o gate down"))  # the model itself is not changed
 
 
@@ -117,14 +113,12 @@ def test_gradients_are_those_of_the_merged_matrices():
   model = fresh(pattern="k down", alpha=6.0)
   scale = 6.0 / 4
 
-  def loss(trained, graphdef, frozen):
-    return jax.nn.log_softmax(nnx.merge(graphdef, trained, frozen)(TOKENS))[..., 0].mean()
+  def gradients(model):
+    graphdef, trained, frozen = lora.split(model)
+    loss = lambda trained: jax.nn.log_softmax(nnx.merge(graphdef, trained, frozen)(TOKENS))[..., 0].mean()
+    return dict(mapping.named(jax.jit(jax.grad(loss))(trained)))
 
-  graphdef, adapters, frozen = lora.split(model)
-  got = dict(mapping.named(jax.jit(jax.grad(loss), static_argnums=1)(adapters, graphdef, frozen)))
-  whole, params, rest = lora.split(lora.merged(model))
-  want = dict(mapping.named(jax.jit(jax.grad(loss), static_argnums=1)(params, whole, rest)))
-  parts = dict(mapping.named(adapters))
+  got, want, parts = gradients(model), gradients(lora.merged(model)), dict(mapping.named(lora.split(model)[1]))
   for name in ("k", "down"):
     a, b, of_w = parts[f"layers/{name}_lora_a"], parts[f"layers/{name}_lora_b"], want[f"layers/{name}"]
     np.testing.assert_allclose(got[f"layers/{name}_lora_a"], scale * np.einsum("lio,lro->lir", of_w, b), atol=2e-6)
@@ -133,17 +127,13 @@ def test_gradients_are_those_of_the_merged_matrices():
 
 
 @pytest.mark.slow  # two backward passes to compile
-@pytest.mark.parametrize(
-  "family, pattern, rank, room",
-  [
-    ("qwen2", ".*", 4, 0),  # with biases
-    ("qwen3", "q v down", 3, 10**9),
-    pytest.param("llama", "k|gate|o", 17, 10**9, marks=pytest.mark.long),
-    pytest.param("gemma3_text", "up down", 1, 0, marks=pytest.mark.long),
-    pytest.param("qwen3_5_text", ".*", 4, 0, marks=pytest.mark.long),  # with delta layers
-    pytest.param("qwen3_5_text", "q v", 2, 10**9, marks=pytest.mark.long),  # which have no adapters
-  ],
-)
+@pytest.mark.parametrize("family, pattern, rank, room", [
+  ("qwen2", ".*", 4, 0),  # with biases
+  ("qwen3", "q v down", 3, 10**9), pytest.param("llama", "k|gate|o", 17, 10**9, marks=pytest.mark.long),
+  pytest.param("gemma3_text", "up down", 1, 0, marks=pytest.mark.long),
+  pytest.param("qwen3_5_text", ".*", 4, 0, marks=pytest.mark.long),  # with delta layers
+  pytest.param("qwen3_5_text", "q v", 2, 10**9, marks=pytest.mark.long),  # which have no adapters
+])  # fmt: skip
 def test_one_gpu_computes_a_matrix_and_its_adapter_together(family, pattern, rank, room, monkeypatch):
   model = fresh(family=family, pattern=pattern, rank=rank, remat=True)
   model.room = room
@@ -175,20 +165,15 @@ def test_no_copy_of_a_frozen_matrix_is_kept_and_an_engine_multiplies_apart(monke
     model = fresh(remat=True, rank=33)  # what is padded then has no matrix's shape
     model.room = room
     graphdef, adapters, frozen = lora.split(model)
-    kept = jax.eval_shape(
-      lambda adapters, graphdef=graphdef, frozen=frozen: jax.vjp(
-        lambda adapters: nnx.merge(graphdef, adapters, frozen)(TOKENS), adapters
-      )[1],
-      adapters,
-    )
+    run = lambda adapters, rest=(graphdef, frozen): nnx.merge(rest[0], adapters, rest[1])(TOKENS)
+    kept = jax.eval_shape(lambda adapters, run=run: jax.vjp(run, adapters)[1], adapters)
     shapes = {leaf.shape for leaf in jax.tree.leaves(kept)}
     assert shapes and not shapes & {(16, 32), (16, 24), (32, 16)}  # of q, of gate and up, of o
   count = len(calls)
   layers_of = [jax.tree.map(lambda x, number=number: x[number], nnx.state(model.layers)) for number in range(2)]
   attend = lambda layer, q, k, v, carry: (q, carry)
-  jax.eval_shape(
-    lambda x: model.run(x, jnp.zeros((2, 12), jnp.int32), attend, (), layers_of)[0], jnp.zeros((2, 12, 16))
-  )
+  run = lambda x: model.run(x, jnp.zeros((2, 12), jnp.int32), attend, (), layers_of)[0]
+  jax.eval_shape(run, jnp.zeros((2, 12, 16)))
   assert count and len(calls) == count
 
 
@@ -243,12 +228,6 @@ def test_adding_adapters_twice_is_refused():
     lora.add(fresh(rank=0), rank=0, alpha=1.0, layers="q", seed=0)
 
 
-def test_a_full_folder_of_a_model_with_adapters_has_them_merged(tmp_path):
-  model = fresh()
-  weights.save_pretrained(model, model.config, tmp_path)
-  equal(weights.load_pretrained(tmp_path)[0], lora.merged(model))
-
-
 # ---- the folder ------------------------------------------------------------------------------------------------------
 
 Q1B = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
@@ -294,56 +273,39 @@ def changed(folder, path, settings=None, tensors=None):
   return path
 
 
-@pytest.mark.parametrize(
-  "targets",
-  [
-    ["self_attn.q_proj", "down_proj"],
-    r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj",
-    r".*\.(q|down)_proj",
-    ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"],
-  ],
-)
+@pytest.mark.parametrize("targets", [
+  ["self_attn.q_proj", "down_proj"], r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj", r".*\.(q|down)_proj",
+  ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"],
+])  # fmt: skip
 def test_every_way_to_name_modules(targets, folder, tmp_path):
   model = fresh(rank=0)
   lora.load_adapters(model, changed(folder, tmp_path, dict(target_modules=targets, lora_dropout=0.1)))
   equal(model, fresh(pattern="q down", alpha=6.5))
 
 
-@pytest.mark.parametrize(
-  "settings, says",
-  [
-    (dict(use_dora=True), "use_dora is True"),
-    (dict(bias="all"), "bias is 'all'"),
-    (dict(use_rslora=True), "use_rslora is True"),
-    (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
-    (dict(modules_to_save=["lm_head"]), "modules_to_save is"),
-    (dict(layers_to_transform=[0]), "layers_to_transform is"),
-    (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"),
-    (dict(peft_type="IA3"), "peft_type is 'IA3'"),
-    (dict(a_new_switch=1), "a_new_switch is 1"),
-    (dict(r=None), "r is missing"),
-    (dict(r="4"), "r is '4'"),
-    (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' names no matrix"),
-    (dict(target_modules="q_proj"), "target module 'q_proj' names no matrix"),
-    (dict(target_modules="("), "'\\(' is not a regular expression"),
-    (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
-  ],
-)
+@pytest.mark.parametrize("settings, says", [
+  (dict(use_dora=True), "use_dora is True"), (dict(bias="all"), "bias is 'all'"),
+  (dict(use_rslora=True), "use_rslora is True"), (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
+  (dict(modules_to_save=["lm_head"]), "modules_to_save is"), (dict(layers_to_transform=[0]), "layers_to_transform is"),
+  (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"), (dict(peft_type="IA3"), "peft_type is 'IA3'"),
+  (dict(a_new_switch=1), "a_new_switch is 1"), (dict(r=None), "r is missing"), (dict(r="4"), "r is '4'"),
+  (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' names no matrix"),
+  (dict(target_modules="q_proj"), "target module 'q_proj' names no matrix"),
+  (dict(target_modules="("), "'\\(' is not a regular expression"),
+  (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
+])  # fmt: skip
 def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
   with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
     lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
 
 
-@pytest.mark.parametrize(
-  "settings, tensors, says",
-  [
-    (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
-    ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
-    ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
-    ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
-    (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
-  ],
-)
+@pytest.mark.parametrize("settings, tensors, says", [
+  (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
+  ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
+  ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
+  ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
+  (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
   with pytest.raises(ValueError, match=says):
     lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))

@@ -80,14 +80,9 @@ def test_the_kernel_writes_the_calls_tokens(t, H, dtype, window):
 
 
 def test_the_number_of_parts_follows_from_the_shape():
-  for programs, tokens, parts in [
-    (64 * 2, 1024, 3),  # 384 programs on the 132 multiprocessors of an H200
-    (64 * 4, 1024, 2),
-    (256 * 2, 1024, 1),  # enough programs
-    (2, 1024, 8),  # at least 128 tokens each
-    (2, 64, 1),
-  ]:
-    assert paged_gpu.splits(programs, tokens) == parts
+  # 128 programs become 384 on the 132 multiprocessors of an H200, 512 are enough; a part has at least 128 tokens.
+  wanted = {(64 * 2, 1024): 3, (64 * 4, 1024): 2, (256 * 2, 1024): 1, (2, 1024): 8, (2, 64): 1}
+  assert {shape: paged_gpu.splits(*shape) for shape in wanted} == wanted
 
 
 def test_a_group_of_heads_in_bfloat16():
@@ -112,38 +107,28 @@ def test_devices_share_the_heads(nested):
 
   if nested:  # each replica has its own pages; here they are equal
     rows, whole = PartitionSpec("data"), PartitionSpec()
-    one = jax.shard_map(
-      one, mesh=mesh, in_specs=(rows, whole, rows, rows), out_specs=rows, axis_names={"data"}, check_vma=False
-    )
+    specs = dict(in_specs=(rows, whole, rows, rows), out_specs=rows)
+    one = jax.shard_map(one, mesh=mesh, **specs, axis_names={"data"}, check_vma=False)
   run = jax.jit(one)
   np.testing.assert_allclose(run(q, pages, table, lengths), dense(q, k, v, lengths), atol=1e-5)
   assert "all-gather" not in run.lower(q, pages, table, lengths).compile().as_text()
 
 
-def test_heads_that_the_mesh_does_not_divide_are_refused():
-  q, _, _, pages, table = scattered(4, 2, 16, 16, 1, lengths := np.array([3], np.int32))
-  mesh = mesh_lib.make(jax.devices("cpu"), data=2, tensor=4)
-  with pytest.raises(ValueError, match="does not divide"):
-    paged_gpu.attend(q, pages, table, lengths, mesh=mesh, interpret=True)
-
-
 def test_invalid_arguments_are_refused():
   q, _, _, pages, table = scattered(4, 2, 16, 16, 1, lengths := np.array([3], np.int32))
-  with pytest.raises(ValueError, match="KV a divisor of the 3 heads"):
-    paged_gpu.attend(q[:, :, :3], pages, table, lengths)
-  with pytest.raises(ValueError, match="powers of two"):
-    paged_gpu.attend(q, pages[..., :12, :], table, lengths)
-  with pytest.raises(ValueError, match="1 sequences"):
-    paged_gpu.attend(q, pages, table, lengths[:0])
-  with pytest.raises(ValueError, match="scales"):
-    paged_gpu.attend(q, np.zeros(pages.shape, np.int8), table, lengths)
-  large = jax.ShapeDtypeStruct((2**16, 2, 4, 64, 128), "int8"), jax.ShapeDtypeStruct((2**16, 2, 4, 64), "float32")
+  mesh = mesh_lib.make(jax.devices("cpu"), data=2, tensor=4)
+  for given, how, says in (
+    ((q, pages, table, lengths), dict(mesh=mesh, interpret=True), "does not divide"),
+    ((q[:, :, :3], pages, table, lengths), {}, "KV a divisor of the 3 heads"),
+    ((q, pages[..., :12, :], table, lengths), {}, "powers of two"), ((q, pages, table, lengths[:0]), {}, "1 sequences"),
+    ((q, np.zeros(pages.shape, np.int8), table, lengths), {}, "scales"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=says):
+      paged_gpu.attend(*given, **how)
+  large = ((1, 1, 28, 128), "bfloat16"), ((2**16, 2, 4, 64, 128), "int8"), ((2**16, 2, 4, 64), "float32")
+  attend = lambda q, pages, scales: paged_gpu.attend(q, pages, table, lengths, scales=scales)
   with pytest.raises(ValueError, match=r"4.0 GiB"):
-    jax.eval_shape(
-      lambda q, pages, scales: paged_gpu.attend(q, pages, table, lengths, scales=scales),
-      jax.ShapeDtypeStruct((1, 1, 28, 128), "bfloat16"),
-      *large,
-    )
+    jax.eval_shape(attend, *(jax.ShapeDtypeStruct(*each) for each in large))
 
 
 def test_quantize():
@@ -156,15 +141,11 @@ def test_quantize():
 PAGE = 16
 
 
-def into_pages(x):
-  """[B, T, KV, h] with T a multiple of PAGE → [B · T / PAGE, KV, PAGE, h]."""
-  B, T, KV, h = x.shape
-  return x.reshape(B * T // PAGE, PAGE, KV, h).transpose(0, 2, 1, 3)
-
-
 def over_pages(dtype, layer, q, k, v, carry):
   """The decoder's `attend`, with the keys and values of all tokens in pages."""
-  B, T, _, _ = q.shape
+  B, T, KV, h = k.shape
+  # [B, T, KV, h] with T a multiple of PAGE → [B · T / PAGE, KV, PAGE, h]
+  into_pages = lambda x: x.reshape(B * T // PAGE, PAGE, KV, h).transpose(0, 2, 1, 3)
   pages, scales = jnp.stack([into_pages(k), into_pages(v)], 1), None
   if dtype == "int8":
     pages, scales = cache_lib.quantize(pages)

@@ -58,20 +58,14 @@ def test_tokens_are_written_where_the_table_says(t):
   np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize(
-  "KV, h, dtype, tensor, fits",
-  [
-    (1, 128, "bfloat16", 1, True),
-    (4, 128, "bfloat16", 4, True),
-    (1, 256, "bfloat16", 1, True),
-    (2, 256, "bfloat16", 1, False),  # strided words of 256 lanes, as in Qwen3.5
-    (2, 64, "bfloat16", 1, False),  # half of a TPU's 128 lanes
-    (3, 128, "bfloat16", 1, False),  # three words of 32 bits per token
-    (3, 128, "float32", 1, False),
-    (4, 128, "int8", 1, False),
-    (2, 128, "float32", 4, False),  # half of the devices would hold only keys
-  ],
-)
+@pytest.mark.parametrize("KV, h, dtype, tensor, fits", [
+  (1, 128, "bfloat16", 1, True), (4, 128, "bfloat16", 4, True), (1, 256, "bfloat16", 1, True),
+  (2, 256, "bfloat16", 1, False),  # strided words of 256 lanes, as in Qwen3.5
+  (2, 64, "bfloat16", 1, False),  # half of a TPU's 128 lanes
+  (3, 128, "bfloat16", 1, False),  # three words of 32 bits per token
+  (3, 128, "float32", 1, False), (4, 128, "int8", 1, False),
+  (2, 128, "float32", 4, False),  # half of the devices would hold only keys
+])  # fmt: skip
 def test_what_the_kernel_accepts(KV, h, dtype, tensor, fits):
   mesh = mesh_lib.make(jax.devices()[:tensor], tensor=tensor)
   q = jax.ShapeDtypeStruct((2, 1, 4 * KV, h), "bfloat16" if dtype == "int8" else dtype)

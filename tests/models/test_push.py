@@ -42,9 +42,8 @@ def test_what_is_missing_for_an_upload_is_said_first(tmp_path, monkeypatch, caps
   (tmp_path / "out").mkdir()
   (tmp_path / "out" / "secret").write_text("")
   assert "name a new folder" in push(monkeypatch, capsys, *wants)[2]
-  assert "it has no metrics.json" in push(
-    monkeypatch, capsys, "--checkpoint", tmp_path, "--out", tmp_path / "new", "--results", tmp_path
-  )[2]  # fmt: skip
+  unscored = ["--checkpoint", tmp_path, "--out", tmp_path / "new", "--results", tmp_path]
+  assert "it has no metrics.json" in push(monkeypatch, capsys, *unscored)[2]
 
 
 def test_a_folder_is_uploaded_and_refusals_are_one_line(tmp_path, monkeypatch):
@@ -54,11 +53,8 @@ def test_a_folder_is_uploaded_and_refusals_are_one_line(tmp_path, monkeypatch):
   with hub.Hub() as made:
     how = dict(private=True, message="Step 2 of run", endpoint=made.address)
     assert push_hf.upload(tmp_path, "me/policy", token="right", **how).startswith(made.address)
-    assert made.files == {
-      "README.md": (tmp_path / "README.md").read_bytes(),
-      "model.safetensors": bytes(range(256)),
-      "the message": b"Step 2 of run",
-    }
+    files = {name: (tmp_path / name).read_bytes() for name in ("README.md", "model.safetensors")}
+    assert made.files == files | {"the message": b"Step 2 of run"}
     (asked,) = made.made
     assert asked["name"] == "policy" and asked["organization"] == "me"
     assert asked.get("private") or asked.get("visibility") == "private"

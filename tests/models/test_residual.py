@@ -52,16 +52,11 @@ def test_parts_add_up_to_the_product(rows, size, columns, parts):
     np.testing.assert_allclose(residual.parts(x, weight).sum(axis=0), x @ weight, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-  "family, more",
-  [
-    ("qwen2", dict(attention_bias=True)),
-    ("qwen3", dict(adapters="o down")),
-    ("gemma3_text", {}),
-    pytest.param("qwen3_moe", dict(num_experts=4, experts_per_token=2), marks=pytest.mark.long),
-    pytest.param("qwen3_5_text", DELTA, marks=pytest.mark.long),
-  ],
-)
+@pytest.mark.parametrize("family, more", [
+  ("qwen2", dict(attention_bias=True)), ("qwen3", dict(adapters="o down")), ("gemma3_text", {}),
+  pytest.param("qwen3_moe", dict(num_experts=4, experts_per_token=2), marks=pytest.mark.long),
+  pytest.param("qwen3_5_text", DELTA, marks=pytest.mark.long),
+])  # fmt: skip
 def test_a_decoder_gives_the_same(family, more):
   adapters = more.pop("adapters", "")
   config = DecoderConfig.from_shape(29, family=family, **SHAPE | more)

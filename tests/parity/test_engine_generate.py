@@ -34,12 +34,8 @@ def test_greedy_turns_are_those_of_generate(tmp_path):
   theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
 
   tokenizer = ByteTokenizer()
-  engine = Engine(
-    nnx.split(model)[0],
-    tokenizer,
-    Stops(tokenizer, [], rows=264),
-    Sizes(lanes=4, rows=4, context=96, chunk=8, prefill=32, page=32, prefill_rows=2),
-  )
+  sizes = Sizes(lanes=4, rows=4, context=96, chunk=8, prefill=32, page=32, prefill_rows=2)
+  engine = Engine(nnx.split(model)[0], tokenizer, Stops(tokenizer, [], rows=264), sizes)
   engine.load(nnx.split(model)[1], version=0)
   prompts = [np.random.default_rng(i).integers(0, 256, 5 + 9 * i).tolist() for i in range(4)]
 

@@ -17,11 +17,9 @@ pytestmark = pytest.mark.parity
 
 WORDS = [
   "The capital of France is Paris, isn't it? 1,234.5 (2024)\n\n  x\ty".split(" "),
-  "Столица Франции — Париж, не так ли? ёж".split(" "),
-  list("日本の首都はどこですか。東京、中国"),
-  "عاصمة فرنسا هي باريس أليس كذلك؟ ١٢٣".split(" "),
-  "फ़्रांस की राजधानी पेरिस है क्या? १२३".split(" "),
-]
+  "Столица Франции — Париж, не так ли? ёж".split(" "), list("日本の首都はどこですか。東京、中国"),
+  "عاصمة فرنسا هي باريس أليس كذلك؟ ١٢٣".split(" "), "फ़्रांस की राजधानी पेरिस है क्या? १२३".split(" "),
+]  # fmt: skip
 KINDS = (None, "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
@@ -96,14 +94,11 @@ def test_ids_of_a_sentencepiece_tokenizer(tmp_path):
   pairs = sorted({word[:2] for words in WORDS for word in words if len(word) > 1})
   tokens += ["▁", *letters, *(pair for pair in pairs if pair not in letters), *(f"▁{letter}" for letter in letters)]
   fields = {
-    "tokenizer.ggml.model": "llama",
-    "tokenizer.ggml.tokens": tokens,
+    "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
     "tokenizer.ggml.scores": [-float(i) for i in range(len(tokens))],
-    "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259),
-    "tokenizer.ggml.bos_token_id": 1,
-    "tokenizer.ggml.eos_token_id": 2,
-    "tokenizer.ggml.unknown_token_id": 0,
-  }
+    "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259), "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0,
+  }  # fmt: skip
   path = gguf_files.write(tmp_path / "m.gguf", hf_folders.DECODERS["llama"], {}, fields=fields)
   same_ids(tmp_path, path)
 

@@ -63,11 +63,8 @@ def compare(ours, theirs):
   output = theirs(torch.as_tensor(TOKENS)).logits
   np.testing.assert_allclose(logits, output.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
   torch.log_softmax(output, -1)[..., 0].mean().backward()
-  found = {
-    name.replace(".default", ""): parameter.grad.numpy()
-    for name, parameter in theirs.named_parameters()
-    if parameter.requires_grad
-  }
+  trained = ((name.replace(".default", ""), p) for name, p in theirs.named_parameters() if p.requires_grad)
+  found = {name: parameter.grad.numpy() for name, parameter in trained}
   assert found.keys() == gradients.keys()
   for name, gradient in found.items():
     np.testing.assert_allclose(gradients[name], gradient, atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
@@ -108,12 +105,8 @@ def test_our_folder_in_peft(family, pattern, tmp_path):
 def test_pefts_folder_here(family, targets, tmp_path):
   ours, theirs = base(family, tmp_path / "base")
   torch.manual_seed(0)
-  theirs = peft.get_peft_model(
-    theirs,
-    peft.LoraConfig(
-      task_type="CAUSAL_LM", r=3, lora_alpha=5, target_modules=targets, lora_dropout=0.1, init_lora_weights=False
-    ),
-  )
+  how = dict(target_modules=targets, lora_dropout=0.1, init_lora_weights=False)
+  theirs = peft.get_peft_model(theirs, peft.LoraConfig(task_type="CAUSAL_LM", r=3, lora_alpha=5, **how))
   theirs.save_pretrained(tmp_path / "adapters")
   lora.load_adapters(ours, tmp_path / "adapters")
   compare(ours, theirs.eval())

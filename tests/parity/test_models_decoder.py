@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoder_shapes import equal
 from flax import nnx
 
 from ragrl_jax.models import families, mapping, weights
@@ -41,9 +42,8 @@ def random_config(family, seed):
   d_model = heads * int(draw.choice([4, 6, 10]))  # transformers requires a llama's to be a multiple of its heads
   extra = {}
   if family == "llama" and seed % 2 == 0:
-    extra["rope_scaling"] = RopeScaling(
-      float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4])), int(draw.choice([16, 64]))
-    )
+    factors = float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4]))
+    extra["rope_scaling"] = RopeScaling(*factors, int(draw.choice([16, 64])))
   if family == "qwen3_moe":
     extra["num_experts"] = [1, 2, 3, 5, 8, 13][seed]
     extra["experts_per_token"] = [1, 1, 3, 2, 4, 8][seed]
@@ -67,20 +67,11 @@ def random_config(family, seed):
   if families.FAMILIES[family].attention_bias is None and seed == 5:
     extra["attention_bias"] = True
   return DecoderConfig.from_shape(
-    int(draw.integers(20, 90)),
-    family=family,
-    d_model=d_model,
-    num_layers=layers,
-    num_heads=heads,
-    num_kv_heads=kv,
-    head_dim=int(draw.choice([4, 8, 16])),
-    d_ff=int(draw.choice([20, 48])),
-    rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])),
-    tied=seed % 2 == 1,
-    norm_eps=float(draw.choice([1e-6, 1e-5])),
-    max_position=256,
-    **extra,
-  )
+    int(draw.integers(20, 90)), family=family, d_model=d_model, num_layers=layers, num_heads=heads, num_kv_heads=kv,
+    head_dim=int(draw.choice([4, 8, 16])), d_ff=int(draw.choice([20, 48])),
+    rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])), tied=seed % 2 == 1,
+    norm_eps=float(draw.choice([1e-6, 1e-5])), max_position=256, **extra,
+  )  # fmt: skip
 
 
 def random_model(config, seed):
@@ -174,9 +165,8 @@ def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   their_logits, logprobs = their_logprobs(model, tokens, mask, positions)
   (logprobs * torch.as_tensor(weight)).sum().backward()
   logits, gradients = gradient(tokens, mask, weight)
-  np.testing.assert_allclose(
-    logits[mask == 1], their_logits.detach().numpy()[mask == 1], atol=TOLERANCE, rtol=TOLERANCE
-  )
+  theirs_here = their_logits.detach().numpy()[mask == 1]
+  np.testing.assert_allclose(logits[mask == 1], theirs_here, atol=TOLERANCE, rtol=TOLERANCE)
   compare(gradients, model)
 
   # Packed: all three in one row, beside rows of padding. transformers computes them one by one; gradients are summed.
@@ -229,8 +219,7 @@ def test_what_transformers_saves_we_load(family, size, tmp_path):
   theirs(ours, config, tmp_path / "ours", exact=False).save_pretrained(tmp_path / "theirs", max_shard_size=size)
   again, read = weights.load_pretrained(tmp_path / "theirs")
   assert read == config
-  for (name, a), (_, b) in zip(*(mapping.named(nnx.split(m)[1]) for m in (ours, again)), strict=True):
-    np.testing.assert_array_equal(a, b, err_msg=name)
+  equal(ours, again)
 
 
 def test_bfloat16_folder_loads_in_transformers(tmp_path):
@@ -258,12 +247,8 @@ def test_configs_of_published_models():
     )
     with torch.device("meta"):
       empty = transformers.AutoModelForCausalLM.from_config(kind)
-    shapes = {
-      tensor: tuple(part.shape) for pair in empty.named_parameters() for tensor, part in hf_folders.on_disk(*pair)
-    }
+    parts = [part for pair in empty.named_parameters() for part in hf_folders.on_disk(*pair)]
     abstract = nnx.split(nnx.eval_shape(lambda c=config: Decoder(c, rngs=nnx.Rngs(0))))[1]
     table = families.tensors(config)
-    ours = dict(
-      pair for name, leaf in mapping.named(abstract) for pair in mapping.tensor_names(table, name, leaf.shape)
-    )
-    assert ours == shapes
+    ours = [pair for name, leaf in mapping.named(abstract) for pair in mapping.tensor_names(table, name, leaf.shape)]
+    assert dict(ours) == {tensor: tuple(part.shape) for tensor, part in parts}

@@ -24,8 +24,9 @@ def program(topology, H, KV, t, tensor):
   array = lambda shape, dtype=jnp.bfloat16, *axes: jax.ShapeDtypeStruct(
     shape, dtype, sharding=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
   )
-  heads = (None, None, "tensor")
-  shape = (LANES * N, PAGE, 2 * KV, h)
+  of_heads = lambda *shape: array(shape, jnp.bfloat16, None, None, "tensor")
+  shape, new = (LANES * N, PAGE, 2 * KV, h), of_heads(n, t, KV, h)
+  given = of_heads(*shape), of_heads(n, t, H, h), new, new, array((n, N), jnp.int32), array((n,), jnp.int32)
 
   def rounds(pages, q, k, v, table, lengths):
     def step(state):
@@ -37,17 +38,7 @@ def program(topology, H, KV, t, tensor):
     return jax.lax.while_loop(lambda state: state[0] < 16, step, (jnp.int32(0), pages, q, lengths))
 
   with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # JAX asks it for the kind of chip
-    compiled = (
-      jax.jit(rounds, donate_argnums=0)
-      .lower(
-        array(shape, jnp.bfloat16, *heads),
-        array((n, t, H, h), jnp.bfloat16, *heads),
-        *(array((n, t, KV, h), jnp.bfloat16, *heads) for _ in range(2)),
-        array((n, N), jnp.int32),
-        array((n,), jnp.int32),
-      )
-      .compile()
-    )
+    compiled = jax.jit(rounds, donate_argnums=0).lower(*given).compile()
   return compiled, (*shape[:2], shape[2] // tensor, h)
 
 
@@ -76,7 +67,8 @@ def test_replicas_exchange_nothing(tensor):
   array = lambda dtype, *shape, axes=("data",): jax.ShapeDtypeStruct(
     shape, dtype, sharding=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
   )
-  heads = ("data", None, "tensor")
+  of_heads = lambda *shape: array("bfloat16", *shape, axes=("data", None, "tensor"))
+  pages, q, new = of_heads(n * N, PAGE, 2 * KV, h), of_heads(n, 1, H, h), of_heads(n, 1, KV, h)
 
   def one_replica(pages, q, k, v, table, lengths):
     lengths = lengths[:, 0]
@@ -87,17 +79,8 @@ def test_replicas_exchange_nothing(tensor):
   step = jax.shard_map(
     one_replica, mesh=mesh, in_specs=(rows,) * 6, out_specs=(rows, rows), axis_names={"data"}, check_vma=False
   )
-  compiled = (
-    jax.jit(step, donate_argnums=0)
-    .lower(
-      array("bfloat16", n * N, PAGE, 2 * KV, h, axes=heads),
-      array("bfloat16", n, 1, H, h, axes=heads),
-      *(array("bfloat16", n, 1, KV, h, axes=heads) for _ in range(2)),
-      array("int32", n, N),
-      array("int32", n, 1),
-    )
-    .compile()
-  )
+  lowered = jax.jit(step, donate_argnums=0).lower(pages, q, new, new, array("int32", n, N), array("int32", n, 1))
+  compiled = lowered.compile()
   assert not aot.collectives(compiled.as_text())
   # A chip holds the pages of its replica and its heads, once: bfloat16 is 2 bytes.
   pages = 2 * n * N * PAGE * 2 * KV * h // 8

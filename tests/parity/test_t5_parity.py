@@ -15,14 +15,11 @@ pytestmark = pytest.mark.parity
 
 # feed_forward_proj, scaled as v1.0, layers of encoder and decoder, buckets, farthest, longest text, own head, sharded
 SHAPES = [
-  ("relu", True, 2, 2, 32, 128, 150, False, True),
-  ("relu", True, 1, 3, 8, 20, 40, False, False),
-  ("gated-gelu", False, 2, 1, 32, 128, 200, True, False),
-  ("gated-gelu", False, 3, 2, 16, 64, 70, True, False),
-  ("gated-silu", True, 1, 1, 10, 30, 33, False, False),
-  ("gated-gelu", True, 2, 2, 32, 256, 40, False, False),
+  ("relu", True, 2, 2, 32, 128, 150, False, True), ("relu", True, 1, 3, 8, 20, 40, False, False),
+  ("gated-gelu", False, 2, 1, 32, 128, 200, True, False), ("gated-gelu", False, 3, 2, 16, 64, 70, True, False),
+  ("gated-silu", True, 1, 1, 10, 30, 33, False, False), ("gated-gelu", True, 2, 2, 32, 256, 40, False, False),
   ("relu", False, 1, 2, 32, 128, 20, False, False),
-]
+]  # fmt: skip
 
 
 def made(number, mlp, scaled, encoder, decoder, buckets, far, draw):
@@ -61,12 +58,9 @@ def test_random_t5s(number, tmp_path):
   for i, size in enumerate((length, length // 2, 1, 3)):
     tokens[i, :size], mask[i, :size] = draw.integers(2, 50, size), 1
   said = np.concatenate([np.zeros((4, 1), np.int64), draw.integers(2, 50, (4, 12))], axis=1)
+  given = dict(input_ids=torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long())
   with torch.no_grad():
-    want = model(
-      input_ids=torch.tensor(tokens).long(),
-      attention_mask=torch.tensor(mask).long(),
-      decoder_input_ids=torch.tensor(said),
-    ).logits.numpy()
+    want = model(**given, decoder_input_ids=torch.tensor(said)).logits.numpy()
   ours, config = t5.load_t5(tmp_path)
   assert (config.scaled, config.tied) == (shape[1], not own_head)
   got = nnx.jit(lambda model, *arguments: model(*arguments))(ours, tokens, mask, said.astype(np.int32))

@@ -41,15 +41,10 @@ def test_a_layer_needs_no_more_than_before():
   assert program.collectives == COLLECTIVES
 
 
-@pytest.mark.parametrize(
-  "topology, slices, sizes, inside",
-  [
-    ("v5e:2x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
-    ("v5e:4x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
-    ("v5e:8x8", 1, dict(data=4, fsdp=4, tensor=4), (1, 1, 4, 1)),
-    ("v5e:4x4", 2, dict(data=2, fsdp=-1), (1, 4, 1, 1)),
-  ],
-)
+@pytest.mark.parametrize("topology, slices, sizes, inside", [
+  ("v5e:2x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)), ("v5e:4x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
+  ("v5e:8x8", 1, dict(data=4, fsdp=4, tensor=4), (1, 1, 4, 1)), ("v5e:4x4", 2, dict(data=2, fsdp=-1), (1, 4, 1, 1)),
+])  # fmt: skip
 def test_a_hosts_chips_are_a_block_of_the_mesh(topology, slices, sizes, inside):
   mesh = mesh_lib.make(aot.devices(topology, slices), **sizes)
   for process in {device.process_index for device in mesh.devices.flat}:

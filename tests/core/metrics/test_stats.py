@@ -13,9 +13,7 @@ def test_cohen_by_hand():
   # p_e = 25/50 * 30/50 + 25/50 * 20/50 = 0.5; kappa = 0.2 / 0.5.
   a = ["y"] * 25 + ["n"] * 25
   b = ["y"] * 20 + ["n"] * 5 + ["y"] * 10 + ["n"] * 15
-  assert stats.cohen_kappa(a, b) == pytest.approx(0.4)
-  assert stats.cohen_kappa(b, a) == pytest.approx(0.4)
-
+  assert stats.cohen_kappa(a, b) == stats.cohen_kappa(b, a) == pytest.approx(0.4)
   assert stats.cohen_kappa([1, 1], [1, 1]) == 1.0  # 0/0: full agreement
   assert stats.cohen_kappa([0, 1, 0, 1], [1, 0, 1, 0]) == -1.0
   assert stats.cohen_kappa([1, 1, 1, 0], [1, 1, 0, 0]) == pytest.approx(0.5)  # p_o 3/4, p_e 3/4*2/4 + 1/4*2/4 = 1/2
@@ -33,11 +31,7 @@ def test_fleiss_published_example():
   ]  # fmt: skip
   assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
   assert fleiss_kappa(np.array(counts)[::-1, ::-1].copy()) == pytest.approx(fleiss_kappa(counts))
-
-
-def test_fleiss_edges():
-  assert fleiss_kappa([[3, 0], [3, 0]]) == 1.0
-  assert fleiss_kappa([[2, 0], [0, 2]]) == 1.0
+  assert fleiss_kappa([[3, 0], [3, 0]]) == fleiss_kappa([[2, 0], [0, 2]]) == 1.0
   # P_i = 0 for both, shares 1/2 each: (0 - 1/2) / (1 - 1/2).
   assert fleiss_kappa([[1, 1], [1, 1]]) == -1.0
 
@@ -49,9 +43,6 @@ def test_wilcoxon_exact():
   assert stats.wilcoxon(x, y, alternative="greater") == (28.0, pytest.approx(1 / 128))
   assert stats.wilcoxon(x, y) == (0.0, pytest.approx(2 / 128))
   assert stats.wilcoxon(x, y, alternative="less")[1] == pytest.approx(1.0)
-
-
-def test_wilcoxon_edges():
   assert stats.wilcoxon([1, 2], [1, 2]) == (0.0, 1.0)
   same = stats.wilcoxon([1, 2, 3], [1, 1, 1], alternative="greater")  # pairs without a difference are dropped
   assert same == stats.wilcoxon([2, 3], [1, 1], alternative="greater")
@@ -85,9 +76,8 @@ def test_drawn_permutations_fit_scipys(levels):
   x = np.minimum(1.0, x + 0.06)
   if levels:
     x, y = np.round(levels * x) / levels, np.round(levels * y) / levels
-  theirs = scipy.stats.permutation_test(
-    (x - y,), np.sum, permutation_type="samples", vectorized=True, n_resamples=40_000, rng=0
-  )
+  how = dict(permutation_type="samples", vectorized=True, n_resamples=40_000, rng=0)
+  theirs = scipy.stats.permutation_test((x - y,), np.sum, **how)
   difference, p = stats.paired_permutation(x, y)
   assert difference == pytest.approx(np.mean(x - y))
   # Both are shares of draws: four standard deviations of 10,000.
@@ -103,9 +93,7 @@ def test_holm_by_hand():
 
 def test_bootstrap_of_many_items_and_of_many_different_ones():
   """Both ways of drawing fit the normal interval: counts of few values, and values that are all different."""
-  few = [1.0] * 30_000 + [0.0] * 70_000
-  many = list(np.linspace(0.0, 1.0, 2000))
-  for values in (few, many):
+  for values in ([1.0] * 30_000 + [0.0] * 70_000, list(np.linspace(0.0, 1.0, 2000))):
     low, high = stats.bootstrap_interval(values, seed=0)
     half = 1.96 * np.std(values) / math.sqrt(len(values))
     assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.05 * half)
@@ -116,9 +104,6 @@ def test_bootstrap_depends_on_values_and_seed_only():
   first = stats.bootstrap_interval(values, seed=1, resamples=500)
   assert first == stats.bootstrap_interval(values, seed=1, resamples=500)
   assert first != stats.bootstrap_interval([v + 1e-3 for v in values], seed=1, resamples=500)
-
-
-def test_bootstrap_edges():
   assert stats.bootstrap_interval([0.5], seed=0) == (0.5, 0.5)
   assert stats.bootstrap_interval([1, 1, 1], seed=0) == (1.0, 1.0)
 
@@ -184,9 +169,8 @@ def test_calibration_error_by_hand():
 
 
 def test_sure_answers_of_a_known_chance_are_calibrated():
-  rng = np.random.default_rng(0)
-  said = rng.random(50_000)
-  right = rng.random(50_000) < said
+  said, drawn = np.random.default_rng(0).random((2, 50_000))
+  right = drawn < said
   assert stats.calibration_error(said, right) < 0.01
   assert stats.brier(said, right) == pytest.approx(1 / 6, abs=0.005)  # the mean of p (1 - p)
 

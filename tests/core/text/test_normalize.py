@@ -19,9 +19,6 @@ def test_by_hand():
     ("The  Cat", "filco", "cat"), ("", "spaced", ""), (" The_U.S. ", "none", " The_U.S. "),
   ]:  # fmt: skip
     assert normalize(text, style) == expected
-
-
-def test_unknown_style():
   with pytest.raises(ValueError, match="'squad', 'spaced', 'filco' or 'none'"):
     normalize("x", "Squad")
 

@@ -24,6 +24,8 @@ def test_pairs_by_hand():
   assert tags.pairs("<a>1</b>", ("a", "b")) == []
   assert tags.last("<a>1</a><a>2</a>", "a").body == "2"
   assert tags.last("</a><a>", "a") is None
+  with pytest.raises(ValueError, match="'last' or 'first'"):
+    tags.pairs("", "a", opening="middle")
 
 
 def test_outer_pairs():
@@ -49,8 +51,10 @@ def test_first_match_is_the_shortest_match_pattern():
   assert matched > 500
 
 
-def test_pairs_hold_no_tag_of_their_own_name():
+def test_pairs_hold_no_tag_of_their_own_name_and_the_last_is_the_last_of_all():
   for text in texts(2000, 1):
+    for names in ("a", ("a", "b")):
+      assert tags.last(text, names) == (tags.pairs(text, names) or [None])[-1], text
     for pair in tags.pairs(text, ("a", "b")):
       assert f"<{pair.name}>" not in pair.body and f"</{pair.name}>" not in pair.body
       assert text[pair.start : pair.end] == f"<{pair.name}>{pair.body}</{pair.name}>"
@@ -105,14 +109,3 @@ def test_linear_in_the_length():
   tags.sections(text, ("a", "b"))
   # A quadratic pattern would take minutes. The bound is on the order of growth, not on speed.
   assert time.thread_time() - start < 20.0
-
-
-def test_unknown_opening():
-  with pytest.raises(ValueError, match="'last' or 'first'"):
-    tags.pairs("", "a", opening="middle")
-
-
-def test_the_last_pair_is_the_last_of_all():
-  for text in texts(2000, 3):
-    for names in ("a", ("a", "b")):
-      assert tags.last(text, names) == (tags.pairs(text, names) or [None])[-1], text
