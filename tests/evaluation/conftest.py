@@ -7,3 +7,14 @@ def fake_run(tmp_path_factory):
   import fake_run
 
   return fake_run.make(tmp_path_factory.mktemp("runs") / "fake", steps=60)
+
+
+@pytest.fixture(params=[1400, 390])
+def width(request):
+  """The width of a page in a browser."""
+  return request.param
+
+
+@pytest.fixture(params=["light", "dark"])
+def scheme(request):
+  return request.param

@@ -50,7 +50,6 @@ def episode(example, skill, rng, filler=""):
 
 
 def evaluation(folder, skill, number=150, seed=0, filler="", asked=None):
-  """The folder of a finished evaluation."""
   rng = random.Random(seed)
   play = played.by_example(lambda example: episode(example, skill, rng, filler))
   settings = dict(
@@ -64,7 +63,6 @@ def evaluation(folder, skill, number=150, seed=0, filler="", asked=None):
 
 
 def make(folder, number=150, filler=""):
-  """The two folders."""
   folder = pathlib.Path(folder)
   skills = dict(before=0.35, after=0.7)
   return [evaluation(folder / name, skill, number, seed, filler) for seed, (name, skill) in enumerate(skills.items())]

@@ -70,13 +70,6 @@ def example(rng, number):
   )
 
 
-def prompted(tokenizer, asked, reply):
-  """A prompt as chat templates make it: control tokens separate its texts and occur in none of them."""
-  start, end = tokenizer.ids[b"<|im_start|>"], 0
-  ids = [start, *tokenizer.encode(asked), end, *tokenizer.encode("\n"), start, *tokenizer.encode(reply)]
-  return structs.Segment(structs.ENVIRONMENT, tuple(ids), f"{asked}\n{reply}")
-
-
 def episode(rng, tokenizer, question, index, sample, skill):
   """One episode. A higher skill (0 to 1) makes the right number of searches and a right answer more likely."""
 
@@ -87,7 +80,10 @@ def episode(rng, tokenizer, question, index, sample, skill):
       more["logprobs"] = tuple(float(x) for x in np.float32(-rng.exponential(0.9 - 0.7 * skill, len(ids))))
     return structs.Segment(owner, tuple(ids), text, **more)
 
-  said = [prompted(tokenizer, "user\n" + PROMPT.format(question.question), "assistant\n")]
+  # A prompt as chat templates make it: control tokens separate its texts and occur in none of them.
+  asked, start, end = "user\n" + PROMPT.format(question.question), tokenizer.ids[b"<|im_start|>"], 0
+  ids = [start, *tokenizer.encode(asked), end, *tokenizer.encode("\n"), start, *tokenizer.encode("assistant\n")]
+  said = [structs.Segment(structs.ENVIRONMENT, tuple(ids), f"{asked}\nassistant\n")]
   searches = question.hops if rng.random() < 0.3 + 0.7 * skill else int(rng.integers(0, 4))
   for hop in range(searches):
     query = f"where was {question.passages[min(hop, 1)].title} born" if rng.random() < 0.85 else question.question
@@ -112,23 +108,20 @@ def episode(rng, tokenizer, question, index, sample, skill):
   )  # fmt: skip
 
 
-def rewards(question, got):
-  answer = re.search(r"<answer>(.*)</answer>", got.model_text)
-  right = float(bool(answer) and answer[1] in question.golds)
-  terms = {"answer": right, "format": float(bool(answer)), "retrieval": float(got.num_searches >= question.hops)}
-  return terms, right
-
-
 def step_rows(step, skill, *, prompts=4, group=6):
   rng, tokenizer, rows = np.random.default_rng(1000 + step), Words(), []
   weights = {"answer": 1.0, "format": 0.2, "retrieval": 0.1}
   for index in range(prompts):
     question = example(rng, step * prompts + index)
     group_of = [episode(rng, tokenizer, question, step * prompts + index, sample, skill) for sample in range(group)]
-    scored = [rewards(question, got) for got in group_of]
-    totals = np.array([sum(weights[name] * terms[name] for name in weights) for terms, _ in scored])
+    scored = []
+    for got in group_of:
+      answer = re.search(r"<answer>(.*)</answer>", got.model_text)
+      right, searched = float(bool(answer) and answer[1] in question.golds), float(got.num_searches >= question.hops)
+      scored.append({"answer": right, "format": float(bool(answer)), "retrieval": searched})
+    totals = np.array([sum(weights[name] * terms[name] for name in weights) for terms in scored])
     spread = totals.std(ddof=1)
-    for got, (terms, right), total in zip(group_of, scored, totals, strict=True):
+    for got, terms, total in zip(group_of, scored, totals, strict=True):
       advantage = (total - totals.mean()) / (spread + 1e-6) if spread > 0 else 0.0
       sizes = [len(segment.ids) for segment in got.segments if segment.owner == structs.MODEL]
       advantages = [np.full(size, advantage) for size in sizes]
@@ -136,7 +129,7 @@ def step_rows(step, skill, *, prompts=4, group=6):
         advantages = np.split(advantage * np.linspace(0.2, 1.6, sum(sizes)), np.cumsum(sizes)[:-1])
       elif index == 2:  # as turns that are compared give them: one per turn
         advantages = [np.full(size, advantage / turn) for turn, size in enumerate(sizes, start=1)]
-      how = dict(reward=float(total), outcome=right, advantages=advantages, tokenizer=tokenizer)
+      how = dict(reward=float(total), outcome=terms["answer"], advantages=advantages, tokenizer=tokenizer)
       of_reply = signs.written(PARSER, tokenizer, got) | signs.asked([got])[0]
       how |= dict(step=step, terms=terms, weights=weights, signs=of_reply)
       rows.append(episodes.row(question, got, **how))
@@ -194,7 +187,6 @@ def answered(rng, skill, number=150):
 
 
 def make(workdir, *, steps=120, logged_every=5):
-  """Writes the folder and returns it."""
   workdir = pathlib.Path(workdir)
   workdir.mkdir(parents=True, exist_ok=True)
   config = config_lib.default_config()

@@ -10,7 +10,7 @@ import types
 import asked
 import pytest
 from small_server import running
-from test_page import PICTURES, WIDTHS, opened
+from test_page import WIDTHS, opened, taken
 from test_page import pytestmark as pytestmark
 
 from ragrl_jax.protocol.http_answer import Answer
@@ -28,7 +28,6 @@ class Judge:
   pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0)
 
   def judge(self, pairs):
-    """See `judging.judge_api`."""
     return [1.0 if "Kormin was" in basis else 0.0 for basis, _ in pairs]
 
 
@@ -62,7 +61,6 @@ PATIENCE = 120  # seconds for all actions
 
 
 async def body(receive):
-  """The bytes of a request."""
   got, more = b"", True
   while more:
     message = await receive()
@@ -157,14 +155,7 @@ def test_hostile_text_stays_text_and_nothing_is_too_wide(seen):
     assert not found["outside"] and found["wide"][0] <= found["wide"][1], found["outside"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots_of_asking(seen, tmp_path, width, scheme):
-  PICTURES.mkdir(parents=True, exist_ok=True)
-  out = PICTURES / f"ask_{width}_{scheme}.png"
-  out.unlink(missing_ok=True)
   height = seen[width]["height"]
   with served(width, height, scheme) as page:
-    opened(page, tmp_path, f"--screenshot={out}", size=(max(500, width), height), budget="")
-  picture = out.read_bytes()
-  assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
+    taken(page, tmp_path, width, height, f"ask_{width}_{scheme}", budget="")

@@ -20,8 +20,8 @@ EPISODE = structs.Episode(
 )
 
 
-def logged():
-  """The metrics that single modules log. `only_declared_metrics` in conftest.py checks whole rows."""
+def test_every_metric_that_single_modules_log_is_declared():
+  """`only_declared_metrics` in conftest.py checks whole rows."""
   example, ones = structs.Example("q", "?", ("!",)), {"answer": 1.0}
   scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), (np.float32([0.5]),))
   packed = packing.pack_items(packing.of_episode(EPISODE, (0.5,)), rows=1, lengths=(8,))
@@ -30,13 +30,8 @@ def logged():
   names += rewards.summarise([scored])
   names += [f"engine/{name}" for name in timings.Timings().metrics()]
   names += [name for name in counted if name not in learner.NOT_SHOWN]
-  return [*names, *harness.flat(harness.summarise([]))]
-
-
-def test_every_metric_is_declared():
-  assert not declared.undeclared(logged())
   charts = {column for panel in panels.PANELS for column in panel.series.values()}
-  assert not declared.undeclared(charts)
+  assert not declared.undeclared([*names, *harness.flat(harness.summarise([])), *charts])
 
 
 def test_every_ending_is_explained():

@@ -31,8 +31,7 @@ def place(tmp_path_factory):
 
 def config_of(place, url, recipe="search_r1", switches=None, **endpoint):
   config = config_lib.default_config()
-  config.recipe = recipe
-  config.switches = recipes.switches(recipe) | (switches or {})
+  config.recipe, config.switches = recipe, recipes.switches(recipe) | (switches or {})
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(context=8192, max_new_tokens=200))
@@ -123,13 +122,8 @@ def test_samples_differ_and_repeat(place):
 
 
 def test_what_a_server_does_not_take_is_left_out(place):
-  told = []
-
-  def answer(messages, n):
-    told.append(messages)
-    return "<answer> town 1 </answer> and more"  # it ignores the stop string, which ends the turn all the same
-
-  with serving(answer) as (url, server):
+  # It ignores the stop string, which ends the turn all the same.
+  with serving(lambda messages, n: "<answer> town 1 </answer> and more") as (url, server):
     config = config_of(place, url, omit="temperature, stop", limit="max_completion_tokens", concurrency=1)
     config.data.max_examples = 2
     metrics = run(place, config, "omitted")
@@ -163,13 +157,12 @@ def test_a_server_that_continues_a_text_has_results_in_the_assistants_turn(place
 def test_flare_looks_at_the_servers_log_probabilities(place):
   def answer(asked, n):
     written = asked.partition("?\n")[2]
-    tokens = [(" It", 0.0), (" is. And", 0.0)]  # with the question's documents
+    tokens = {" It": 0.0, " is. And": 0.0}  # with the question's documents
     if written and "Documents:" not in asked:  # p of " grows" is .14: below both .8 and .4
-      tokens = [(" Town 5", 0.0), (" grows", -2.0), (". So", 0.0)]
+      tokens = {" Town 5": 0.0, " grows": -2.0, ". So": 0.0}
     elif written:
-      tokens = [(f" <answer> town {number_of(asked)} ", 0.0)]
-    text = "".join(token for token, _ in tokens)
-    return continuation(text, logprobs=dict(tokens=[t for t, _ in tokens], token_logprobs=[p for _, p in tokens]))
+      tokens = {f" <answer> town {number_of(asked)} ": 0.0}
+    return continuation("".join(tokens), logprobs=dict(tokens=[*tokens], token_logprobs=[*tokens.values()]))
 
   with serving(answer) as (url, server):
     config = config_of(place, url, "untrained", dict(method="flare", max_searches=2), protocol="completions")

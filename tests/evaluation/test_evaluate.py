@@ -23,8 +23,8 @@ EXAMPLES = [structs.Example(f"q{i}", f"Where is {i}?", (f"town {i}",), hops=1 + 
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with questions, an index, a model and a config that fits them."""
+def made(tmp_path_factory):
+  """(a folder with questions, an index and a model, a config that fits them, the player)."""
   place = tmp_path_factory.mktemp("evaluate")
   writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
   passages = [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
@@ -43,6 +43,16 @@ def place(tmp_path_factory):
   return place, config, player
 
 
+@pytest.fixture
+def place(made):
+  return made[0]
+
+
+@pytest.fixture
+def config(made):
+  return made[1].copy_and_resolve_references()
+
+
 def predictions(out):
   return list(jsonl.read(out / "predictions.jsonl"))
 
@@ -52,33 +62,29 @@ def run(place, config, out, *, checkpoint="model", **more):
 
 
 @pytest.fixture(scope="module")
-def whole(place):
+def whole(made):
   """(metrics, predictions) of one evaluation without interruption."""
-  place, config, _ = place
+  place, config, _ = made
   return run(place, config, "whole"), predictions(place / "whole")
 
 
-def test_a_checkpoint_is_scored(place, whole):
-  (place, config, _), (metrics, got) = place, whole
+def test_a_checkpoint_is_scored(made, whole):
+  metrics, got = whole
   assert [row["id"] for row in got] == [e.id for e in EXAMPLES] and metrics["n"] == 7
   assert metrics["by_hops"]["1"]["n"] == 4 and metrics["settings"]["retrieval"]["top_k"] == 1
   assert metrics["settings"]["retrieval"]["encoder"]["kind"] == "hashing"
   assert all(row["ended"] != "failed" and row["response_tokens"] > 0 for row in got)
   assert metrics["devices"] == "8 x cpu" and metrics["price"] == pytest.approx(1000 * metrics["seconds"], abs=1)
-  assert config.model.path == ""  # the caller's config is not changed
+  assert made[1].model.path == ""  # the caller's config is not changed
 
 
-def test_answers_do_not_depend_on_what_is_played_beside_them(place, whole):
-  (place, config, _), (_, got) = place, whole
-  config = config.copy_and_resolve_references()
+def test_answers_do_not_depend_on_what_is_played_beside_them(place, config, whole):
   config.evaluate.batch = 1
-  assert run(place, config, "one_by_one")["latency"] > 0 and predictions(place / "one_by_one") == got
+  assert run(place, config, "one_by_one")["latency"] > 0 and predictions(place / "one_by_one") == whole[1]
 
 
-def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole):
-  place, config, player = place
-  assert player.rollout.reserve == 8  # room for a whole turn
-  config = config.copy_and_resolve_references()
+def test_config_sets_the_room_that_results_leave_for_the_next_turn(made, place, config, whole):
+  assert made[2].rollout.reserve == 8  # room for a whole turn
   config.rollout.reserve = 3
   assert player_lib.build(prepare(config)).rollout.reserve == 3
   assert whole[0]["settings"]["reserve"] is None
@@ -86,15 +92,19 @@ def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole)
     run(place, config, "whole")
 
 
+def saved(folder, model, typed, host, **how):
+  """The folder of a run with a checkpoint of its third step."""
+  learning = settings_lib.from_config(typed, **how)
+  learner = learner_lib.Learner(model, learning, settings_lib.optimizer_from_config(typed))
+  checkpoints = checkpoint.Checkpoints(folder / "checkpoints", keep=2)
+  checkpoints.save(3, learner.init(0), host=host)
+  checkpoints.close()
+
+
 @pytest.mark.long  # compiles another engine
-def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
-  (place, config, player), (metrics, got) = place, whole
-  typed = settings.of(config)
-  how = settings_lib.from_config(typed), settings_lib.optimizer_from_config(typed)
-  learner = learner_lib.Learner(player.model, *how)
-  saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
-  saved.save(3, learner.init(0), host=dict(step=3))
-  saved.close()
+def test_a_runs_checkpoint_scores_as_its_exported_model(made, place, config, whole):
+  metrics, got = whole
+  saved(place / "run", made[2].model, settings.of(config), dict(step=3))
   trained, other = config.copy_and_resolve_references(), config.copy_and_resolve_references()
   trained.steps, trained.optimizer.warmup_steps = 9, 5
   changes.write(place / "run", settings.of(trained), "rl")
@@ -110,42 +120,34 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   assert tokens == [(got[i]["prediction"], got[i]["response_tokens"]) for i in (2, 0)]
 
 
-def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, whole):
-  (place, config, player), (_, got) = place, whole
-  config = config.copy_and_resolve_references()
+def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(made, place, config, whole):
   config.advantage.kind, config.critic.kind = "gae", "own"
-  tuned = settings_lib.from_config(settings.of(config), objective="sft")
-  learner = learner_lib.Learner(player.model, tuned, settings_lib.optimizer_from_config(settings.of(config)))
-  saved = checkpoint.Checkpoints(place / "tuned" / "checkpoints", keep=2)
-  saved.save(3, learner.init(0), host=dict(step=3, reached=False))
-  saved.close()
+  saved(place / "tuned", made[2].model, settings.of(config), dict(step=3, reached=False), objective="sft")
   changes.write(place / "tuned", settings.of(config), "sft")
   run(place, config, "by_tuned", checkpoint="tuned")
-  assert predictions(place / "by_tuned") == got
+  assert predictions(place / "by_tuned") == whole[1]
 
 
-def test_a_probe_plays_an_engine_with_each_retriever(place, whole):
-  (place, config, _), (_, got) = place, whole
-  numbers = probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "probe")
+def test_a_probe_plays_an_engine_with_each_retriever(place, config, whole):
+  probed = lambda out: probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / out)
+  numbers = probed("probe")
   assert numbers["verdict"] == "undecided" and "at least 30 are needed" in numbers["said"][0]
-  assert predictions(place / "probe" / "own" / "seed_0") == got  # the evaluation itself, which repeats
+  assert predictions(place / "probe" / "own" / "seed_0") == whole[1]  # the evaluation itself, which repeats
   of = numbers["retrievers"]
   assert numbers["noise"] == 0.0 and of["again"]["outcome"] == of["own"]["outcome"]
   assert "no row has" in of["oracle"]["unmeasured"]
   stored = json.loads((place / "probe" / "probe.json").read_text())
   page = evaluation_page.write([place / "probe"]).read_text()
   assert stored["coverage"]["passages"] == 9 and "Verdict: undecided." in page and stored["text"][:300] in page
-  config = config.copy_and_resolve_references()
   config.switches.max_searches = 0
   with pytest.raises(ValueError, match="search_r1: its episodes have no searches, so there is nothing to probe"):
-    probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "none")
+    probed("none")
   config.switches.max_searches, config.retrieval.index = 1, ""
   with pytest.raises(ValueError, match="the run has no retriever"):
-    probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "none")
+    probed("none")
 
 
-def test_other_prompts_and_other_noise_are_another_evaluation(place, whole):
-  place, config, _ = place
+def test_other_prompts_and_other_noise_are_another_evaluation(place, config, whole):
   assert whole[0]["settings"]["other"] == {"prompting.chat": False, "prompting.tokenizer": "bytes"}
   for name, change in (("prompting.markers", "own"), ("rollout.kv_dtype", "int8")):
     other = config.copy_and_resolve_references()
@@ -171,7 +173,6 @@ def test_a_continued_runs_older_model_is_not_taken(tmp_path):
 
 
 def test_where_checkpoints_are_found(place, tmp_path):
-  place, _, _ = place
   assert evaluate.locate(place / "model") == (place / "model", None, 0)
   assert evaluate.locate(place) == (place / "model", None, 0)  # the model of a finished run
   (tmp_path / "checkpoints" / "40").mkdir(parents=True)
@@ -182,9 +183,8 @@ def test_where_checkpoints_are_found(place, tmp_path):
     evaluate.locate(tmp_path / "nowhere")
 
 
-def test_the_evaluator_measures_when_it_is_due(place):
-  place, config, player = place
-  config = config.copy_and_resolve_references()
+def test_the_evaluator_measures_when_it_is_due(made, place, config):
+  _, _, player = made
   config.steps, config.evaluate.every, config.data.evaluate = 5, 2, str(place / "questions.jsonl.gz")
   config.evaluate.examples = 4
   measure = evaluate.evaluator(config)
@@ -212,10 +212,9 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   ("untrained", dict(method="flare", max_searches=2)),
   pytest.param("released", dict(agent="search_o1"), marks=pytest.mark.long),
 ])  # fmt: skip
-def test_methods_are_played_by_an_engine(place, recipe, switches):
+def test_methods_are_played_by_an_engine(place, config, recipe, switches):
   """Its words are nonsense; what counts is that stops, conversations and log-probabilities are an engine's."""
-  place, config, _ = place
-  config, name = config.copy_and_resolve_references(), "-".join(map(str, (recipe, *switches.values())))
+  name = "-".join(map(str, (recipe, *switches.values())))
   config.recipe, config.switches, config.data.max_examples = recipe, switches, 3
   config.rollout.update(dict(context=2048, prefill=128, max_new_tokens=16))
   metrics = run(place, config, name)

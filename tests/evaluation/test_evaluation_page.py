@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import fake_evaluation
 import pytest
@@ -65,29 +66,25 @@ def test_a_page_holds_what_fits(folders):
 
 def test_what_is_no_finished_evaluation(folders, tmp_path):
   assert evaluation_page.is_folder(folders[0]) and not evaluation_page.is_folder(tmp_path)
-  with pytest.raises(ValueError, match="no predictions.jsonl here.*with several seeds, one of its folders seed_0"):
-    evaluation_page.gather([tmp_path])
-  (tmp_path / "seeds" / "seed_0").mkdir(parents=True)
-  (tmp_path / "seeds" / "seed_0" / "predictions.jsonl").write_text("")
+  for name, file, text in (("seeds", "seed_0/predictions.jsonl", ""), ("new", "predictions.jsonl", ""),
+                           ("cut", "predictions.jsonl", ""), ("cut", "metrics.json", '{"n": 1')):  # fmt: skip
+    (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name / file).write_text(text)
   assert evaluation_page.is_folder(tmp_path / "seeds")  # so that the message is the next one
-  with pytest.raises(ValueError, match="no predictions.jsonl here.*with several seeds, one of its folders seed_0"):
-    evaluation_page.gather([tmp_path / "seeds"])
-  (tmp_path / "predictions.jsonl").write_text("")
-  with pytest.raises(ValueError, match="no metrics.json here, so this is not a finished evaluation"):
-    evaluation_page.gather([tmp_path])
-  (tmp_path / "metrics.json").write_text('{"n": 1')
-  with pytest.raises(ValueError, match=r"metrics.json is damaged .*: delete it and run `ragrl evaluate` again"):
-    evaluation_page.gather([tmp_path])
-  with pytest.raises(ValueError, match="3 evaluations.*one or two; `ragrl compare` takes more"):
-    evaluation_page.gather([folders[0]] * 3)
-  with pytest.raises(ValueError, match="given twice"):
-    evaluation_page.gather([folders[0]] * 2)
+  for given, says in (
+    ([tmp_path], "no predictions.jsonl here.*with several seeds, one of its folders seed_0"),
+    ([tmp_path / "seeds"], "no predictions.jsonl here.*with several seeds, one of its folders seed_0"),
+    ([tmp_path / "new"], "no metrics.json here, so this is not a finished evaluation"),
+    ([tmp_path / "cut"], r"metrics.json is damaged .*: delete it and run `ragrl evaluate` again"),
+    ([folders[0]] * 3, "3 evaluations.*one or two; `ragrl compare` takes more"), ([folders[0]] * 2, "given twice"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=says):
+      evaluation_page.gather(given)
 
 
 def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_path):
-  for name in ("predictions.jsonl", "metrics.json"):
-    (tmp_path / name).write_text((folders[0] / name).read_text())
-  metrics = json.loads((tmp_path / "metrics.json").read_text())
+  shutil.copy(folders[0] / "predictions.jsonl", tmp_path)
+  metrics = json.loads((folders[0] / "metrics.json").read_text())
   metrics["settings"] = dict(recipe="transcripts", system="research", model="qwen2.5-7b", retrieval="E5 over a dump")
   metrics |= dict(stale_searches=0.25, own_measure=0.5)
   (tmp_path / "metrics.json").write_text(json.dumps(metrics))
@@ -116,8 +113,7 @@ def test_hostile_text_is_data(folders, tmp_path):
   folder = tmp_path / "<b>bad"
   folder.mkdir()
   metrics = json.loads((folders[0] / "metrics.json").read_text())
-  metrics["settings"] = {"checkpoint": HOSTILE, "data": HOSTILE}
-  metrics["terms"] = {HOSTILE: 0.5}
+  metrics |= {"settings": {"checkpoint": HOSTILE, "data": HOSTILE}, "terms": {HOSTILE: 0.5}}
   (folder / "metrics.json").write_text(json.dumps(metrics))
   for name, some in (("predictions.jsonl", rows), ("episodes.jsonl", kept)):
     jsonl.write(folder / name, some)

@@ -33,10 +33,8 @@ def test_a_small_log_is_taken_completely(tmp_path):
   write(tmp_path, [1, 5], groups=3)
   got = excerpt.excerpt(tmp_path)
   assert (got["logged"], got["episodes"], got["taken"]) == (2, 12, 12)
-  assert [(s["step"], s["file"], s["episodes"], held(s)) for s in got["steps"]] == [
-    (1, "episodes/step_000001.jsonl", 6, [0, 1, 2]),
-    (5, "episodes/step_000005.jsonl", 6, [0, 1, 2]),
-  ]
+  steps = [(s["step"], s["file"], s["episodes"], held(s)) for s in got["steps"]]
+  assert steps == [(step, f"episodes/step_00000{step}.jsonl", 6, [0, 1, 2]) for step in (1, 5)]
 
 
 def test_steps_are_evenly_spaced_and_include_first_and_last(tmp_path):
@@ -74,14 +72,11 @@ def test_means_cover_the_whole_file(tmp_path):
   assert first["kinds"] == [("unscored", "failed"), ("wrong", "answer")]
 
 
-def test_one_group_is_taken_however_large(tmp_path):
+def test_one_group_is_taken_however_large_and_none_of_an_empty_log(tmp_path):
+  assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
   write(tmp_path, [1], groups=4, text="x" * 10_000)
   got = excerpt.excerpt(tmp_path, max_bytes=100)
   assert got["taken"] == 2 and len(got["steps"][0]["groups"]) == 4
-
-
-def test_an_empty_log(tmp_path):
-  assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
 
 
 def test_control_tokens_differ_from_text_that_spells_them():

@@ -20,19 +20,14 @@ EXAMPLES = [
   for i in range(10)
 ]
 FOUND = "\n\n<information>Doc 1(Title: t) x</information>\n\n"
-RIGHT, WRONG, NONE = "right", "wrong", "none"
-
-
-def said(i):
-  """q0 to q5 are right, q6 and q7 have one word too many, q8 has no answer. q9 fails."""
-  return RIGHT if i < 6 else WRONG if i < 8 else NONE
 
 
 def episode(example):
+  """q0 to q5 are right, q6 and q7 have one word too many, q8 has no answer. q9 fails."""
   i = int(example.id[1:])
   turns = [("model", f"<search>{i}</search>"), ("environment", FOUND)] if i % 2 else []
-  last = {RIGHT: f"<answer>Town {i}.</answer>", WRONG: f"<answer>town {i} hall</answer>", NONE: "I do not know"}
-  played = structs.Episode.from_text(RECIPE, example, [*turns, ("model", last[said(i)])])
+  last = f"<answer>Town {i}.</answer>" if i < 6 else f"<answer>town {i} hall</answer>" if i < 8 else "I do not know"
+  played = structs.Episode.from_text(RECIPE, example, [*turns, ("model", last)])
   return dataclasses.replace(played, ended="failed", failure="down") if i == 9 else played
 
 
@@ -100,6 +95,8 @@ def test_means_by_hand(tmp_path):
   flat = harness.flat(m)  # for metrics.jsonl
   assert flat["evaluation/em"] == pytest.approx(6 / 9) and flat["evaluation/by_hops/2/em"] == 0.75
   assert all(isinstance(value, int | float) for value in flat.values()) and "evaluation/em_interval" not in flat
+  none = harness.summarise([])
+  assert none["n"] == 0 and none["em"] is None and none["em_interval"] is None and none["by_hops"] == {}
 
 
 def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
@@ -227,17 +224,15 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
   evaluate(tmp_path)
-  with pytest.raises(ValueError, match="other settings.*checkpoint: 'm'; now 'other'"):
-    evaluate(tmp_path, checkpoint="other")
-  others = [dataclasses.replace(EXAMPLES[0], question="Why?"), *EXAMPLES[1:]]
-  with pytest.raises(ValueError, match="other questions than the data's: their questions differ.*another --out"):
-    evaluate(tmp_path, examples=others)
-  with pytest.raises(ValueError, match="their ids, questions, passages"):
-    evaluate(tmp_path, examples=EXAMPLES[:4])
-  shown = structs.Passage("1", "t", "another text")
-  for field, change in dict(passages=dict(passages=(shown,)), options=dict(meta=dict(choices=["a"]))).items():
-    with pytest.raises(ValueError, match=f"their {field} differ"):
-      evaluate(tmp_path, examples=[dataclasses.replace(EXAMPLES[0], **change), *EXAMPLES[1:]])
+  of = lambda **change: dict(examples=[dataclasses.replace(EXAMPLES[0], **change), *EXAMPLES[1:]])
+  for given, says in (
+    (dict(checkpoint="other"), "other settings.*checkpoint: 'm'; now 'other'"),
+    (of(question="Why?"), "other questions than the data's: their questions differ.*another --out"),
+    (of(passages=(dataclasses.replace(T, text="another text"),)), "their passages differ"),
+    (of(meta=dict(choices=["a"])), "their options differ"), (dict(examples=EXAMPLES[:4]), "their ids, questions, pas"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=says):
+      evaluate(tmp_path, **given)
   assert len(rows(tmp_path)) == 10
 
 
@@ -311,8 +306,7 @@ def test_what_was_said_and_found_is_kept(tmp_path):
     next(episodes.read_folder(tmp_path / "nowhere"))
   (tmp_path / "episodes.jsonl").unlink()  # as in a folder of an older version
   assert evaluate(tmp_path, play=None)["n"] == 9  # all is answered there
-  lines = (tmp_path / "predictions.jsonl").read_text().splitlines(keepends=True)
-  (tmp_path / "predictions.jsonl").write_text("".join(lines[:4]))
+  jsonl.write(tmp_path / "predictions.jsonl", rows(tmp_path)[:4])
   with pytest.raises(ValueError, match="fewer episodes than predictions.jsonl has rows"):
     evaluate(tmp_path)
 
@@ -342,37 +336,29 @@ def test_a_rollout_that_loses_or_repeats_questions_is_refused(tmp_path):
     evaluate(tmp_path, play=wrong)
 
 
-def test_a_failed_tool_stops_the_evaluation_and_keeps_finished_answers(tmp_path):
-  def down(asked, at_once):
-    for one in play(asked, at_once):
-      yield one if one.prompt_index < 4 else dataclasses.replace(one, ended="failed", failure="down")
-
-  with pytest.raises(harness.TooManyFailures, match="6 of 10 episodes failed.*share=0.5.*said: down.*same command"):
-    settings = {"checkpoint": "m"}
-    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings=settings, batch=3, max_failed_share=0.5)
-  # Those that failed are asked again.
-  assert [row["id"] for row in rows(tmp_path)] == ["q2", "q1", "q0", "q3"]
-  assert not (tmp_path / "metrics.json").exists()
-  assert evaluate(tmp_path)["failed"] == 1
-
-
-def test_a_tool_that_goes_down_stops_a_long_evaluation_early(tmp_path, monkeypatch):
-  monkeypatch.setattr(harness, "FEWEST", 4)
+@pytest.mark.parametrize("fewest, batch, works, says", [
+  (harness.FEWEST, 3, 4, "6 of 10 episodes failed.*share=0.5.*said: down.*same command"),
+  (4, 1, 0, "4 of 4"),  # a long evaluation is stopped early
+])  # fmt: skip
+def test_a_failed_tool_stops_the_evaluation_and_keeps_finished_answers(
+  tmp_path, monkeypatch, fewest, batch, works, says
+):
+  monkeypatch.setattr(harness, "FEWEST", fewest)
   played = []
 
   def down(asked, at_once):
     for one in play(asked, at_once):
       played.append(one)
-      yield dataclasses.replace(one, ended="failed", failure="down")
+      yield one if one.prompt_index < works else dataclasses.replace(one, ended="failed", failure="down")
 
-  with pytest.raises(harness.TooManyFailures, match="4 of 4"):
-    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings={}, batch=1, max_failed_share=0.5)
-  assert len(played) == 4
-
-
-def test_nothing_scored_gives_no_means():
-  m = harness.summarise([])
-  assert m["n"] == 0 and m["em"] is None and m["em_interval"] is None and m["by_hops"] == {}
+  with pytest.raises(harness.TooManyFailures, match=says):
+    settings = {"checkpoint": "m"}
+    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings=settings, batch=batch, max_failed_share=0.5)
+  assert len(played) == min(fewest, 10)
+  # Those that failed are asked again.
+  assert [row["id"] for row in rows(tmp_path)] == ["q2", "q1", "q0", "q3"][: works or 0]
+  assert not (tmp_path / "metrics.json").exists()
+  assert evaluate(tmp_path)["failed"] == 1
 
 
 def test_an_answer_without_a_verdict_is_not_wrong(tmp_path):
@@ -399,18 +385,16 @@ def test_an_answer_without_a_verdict_is_not_wrong(tmp_path):
   assert (unknown["outcome"], unknown["outcome_interval"], unknown["unjudged"], unknown["em"]) == (None, None, 2, 0.0)
 
 
-def test_training_excludes_answers_without_a_verdict_from_the_outcome():
-  for preset, unscorable in (("paper", 2), ("no_answer_reward", 1)):
-    judged = recipes.get("when_to_search", preset)
-    turns = [("model", "<think> a </think><reflect> b </reflect><answer> x </answer>")]
-    made = [
-      structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict))
-      for example, verdict in zip(EXAMPLES, (1.0, None, None))
-    ]
-    made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
-    metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
-    assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
-    assert rewards.Scorer(metric="outcome").measure(judged, EXAMPLES[:3], made, 1) == [1.0, None, None]
+@pytest.mark.parametrize("preset, unscorable", [("paper", 2), ("no_answer_reward", 1)])
+def test_training_excludes_answers_without_a_verdict_from_the_outcome(preset, unscorable):
+  judged = recipes.get("when_to_search", preset)
+  turns = [("model", "<think> a </think><reflect> b </reflect><answer> x </answer>")]
+  of = lambda example, verdict: structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict))
+  made = [*map(of, EXAMPLES, (1.0, None, None))]
+  made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
+  metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
+  assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
+  assert rewards.Scorer(metric="outcome").measure(judged, EXAMPLES[:3], made, 1) == [1.0, None, None]
 
 
 def test_each_turn_is_read_alone_and_the_last_answer_counts():

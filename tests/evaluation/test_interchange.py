@@ -75,16 +75,12 @@ def test_the_check_refuses_what_is_wrong():
   good = dict(schema_version="ATIF-v1.7", agent=dict(name="a", version="1"))
   asked = dict(step_id=1, source="user", message="Q")
   check(good | dict(steps=[asked]))
-  for bad in (
-    dict(steps=[]),
-    *(
-      dict(steps=[asked | odd]) for odd in (dict(step_id=2), dict(reasoning_content="x"), dict(odd=1), dict(message=1))
-    ),
-    dict(steps=[asked | dict(observation=dict(results=[dict(source_call_id="call_1")]))]),
-    dict(steps=[dict(step_id=1, source="agent", message="", metrics=dict(logprobs=[None]))]),
-  ):
+  odd = [dict(step_id=2), dict(reasoning_content="x"), dict(odd=1), dict(message=1)]
+  odd += [dict(observation=dict(results=[dict(source_call_id="call_1")]))]
+  odd += [dict(source="agent", message="", metrics=dict(logprobs=[None]))]
+  for steps in ([], *([asked | one] for one in odd)):
     with pytest.raises(AssertionError):
-      check(good | bad)
+      check(good | dict(steps=steps))
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +89,26 @@ def folder(tmp_path_factory):
   return fake_run.make(tmp_path_factory.mktemp("runs") / "a", steps=6, logged_every=6)
 
 
-def exported(folder, form, out, monkeypatch, capsys):
-  monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--format", form, "--out", str(out)])
-  assert commands.guarded(export_traces.main) == 0
-  rows = list(jsonl.read(out))
-  assert json.loads(capsys.readouterr().out) == dict(episodes=len(rows), format=form, file=str(out))
-  return rows
+@pytest.fixture
+def exported(tmp_path, monkeypatch, capsys):
+  def export(folder, form="jsonl", out=tmp_path / "traces.jsonl", refused=None):
+    """The rows that `ragrl export-traces` writes; or it ends with 2, and says why."""
+    monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--format", form, "--out", str(out)])
+    if refused:
+      with pytest.raises(SystemExit) as ended:
+        commands.guarded(export_traces.main)
+      assert ended.value.code == 2 and refused in capsys.readouterr().err
+      return []
+    assert commands.guarded(export_traces.main) == 0
+    rows = list(jsonl.read(out))
+    assert json.loads(capsys.readouterr().out) == dict(episodes=len(rows), format=form, file=str(out))
+    return rows
+
+  return export
 
 
-def test_every_episode_becomes_a_valid_trajectory_with_its_tokens(folder, tmp_path, monkeypatch, capsys):
-  found = exported(folder, "atif", tmp_path / "traces.jsonl", monkeypatch, capsys)
+def test_every_episode_becomes_a_valid_trajectory_with_its_tokens(folder, exported):
+  found = exported(folder, "atif")
   kept = list(episodes.read_folder(folder))
   assert len(found) == len(kept) == 48 and len({one["trajectory_id"] for one in found}) == 48
   searches = 0
@@ -128,16 +134,16 @@ def test_every_episode_becomes_a_valid_trajectory_with_its_tokens(folder, tmp_pa
   assert step["reasoning_content"].startswith("I ") and not step["message"].startswith("<think>")
 
 
-def test_the_flat_form(folder, tmp_path, monkeypatch, capsys):
-  found = exported(folder, "jsonl", tmp_path / "traces.jsonl", monkeypatch, capsys)
+def test_the_flat_form(folder, exported):
+  found = exported(folder)
   kept = list(episodes.read_folder(folder))
   for flat, row in zip(found, kept, strict=True):
     roles = ["assistant" if segment["owner"] == "model" else "tool" for segment in row["segments"][1:]]
     assert [m["role"] for m in flat["messages"]] == ["user", *roles]
     queries = [search.query for search in episodes.episode_of(row).searches]
     assert [m["query"] for m in flat["messages"] if m["role"] == "tool"] == queries
-    assert flat["reward"] == row["reward"] and flat["terms"] == row["terms"] and flat["verdicts"] == row["facts"]
-    assert flat["run"] == "a" and flat["id"] == row["id"] and flat["step"] == row["step"]
+    same = {name: row[name] for name in ("reward", "terms", "id", "step")} | dict(verdicts=row["facts"], run="a")
+    assert flat | same == flat
   assert found[0]["messages"][0]["content"].startswith("<|im_start|>user\nAnswer the question.")
   assert any(flat["verdicts"] for flat in found)
 
@@ -171,18 +177,10 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   assert [m["conversation"] for m in interchange.flat(row, about)["messages"]] == [0, 0, 0, 0, 1, 1]
 
 
-def test_the_episodes_themselves_are_not_overwritten(folder, monkeypatch, capsys):
+def test_the_episodes_themselves_are_not_overwritten_and_a_folder_without_any_is_named(folder, tmp_path, exported):
   file = next(iter(episodes.steps(folder).values()))
   before = file.read_bytes()
-  monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--out", str(file)])
-  with pytest.raises(SystemExit) as ended:
-    commands.guarded(export_traces.main)
-  assert ended.value.code == 2 and f"--out={file}: this file is read, too" in capsys.readouterr().err
+  exported(folder, out=file, refused=f"--out={file}: this file is read, too")
   assert file.read_bytes() == before
-
-
-def test_a_folder_without_episodes_is_named(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(tmp_path), "--out", str(tmp_path / "out")])
-  with pytest.raises(SystemExit) as ended:
-    commands.guarded(export_traces.main)
-  assert ended.value.code == 2 and "has no episodes" in capsys.readouterr().err and not (tmp_path / "out").exists()
+  exported(tmp_path, refused="has no episodes")
+  assert not (tmp_path / "traces.jsonl").exists()

@@ -1,5 +1,7 @@
 """What an episode's text refers to: quotes, citations, judged steps."""
 
+import pytest
+
 from ragrl_jax import recipes, structs
 from ragrl_jax.report import kept_traces
 from ragrl_jax.store import episodes
@@ -35,41 +37,45 @@ def only(its):
   return [tuple(run) for run in its["runs"] if len(run) > 1]
 
 
-def test_a_quote_is_marked_where_it_was_written_and_where_it_stands():
-  found = marked(PASSAGES, "<quote>Oda Kelmut was born in Velmar. Nobody ever left the town again.</quote>")
+ODA = ("Oda Kelmut was\nborn in Velmar.", "found")
+
+
+@pytest.mark.parametrize("said, marks, quoted", [
   # White space may differ. The second sentence stands nowhere.
-  assert only(found[2]) == [
-    ("Oda Kelmut was born in Velmar.", "found", "stands in passage 1, Oda"),
-    ("Nobody ever left the town again.", "missing", "stands in no passage"),
-  ]
-  first, second = found[1]["found"]
-  assert only(first) == [("Oda Kelmut was\nborn in Velmar.", "found", "quoted by the model")] and only(second) == []
+  ("<quote>Oda Kelmut was born in Velmar. Nobody ever left the town again.</quote>",
+   [("Oda Kelmut was born in Velmar.", "found", "stands in passage 1, Oda"),
+    ("Nobody ever left the town again.", "missing", "stands in no passage")], [[ODA], []]),
+  # As it is printed, and as it was typed.
+  ("<quote>Oda\u00a0Kelmut was born in Ｖｅｌｍａｒ.</quote> See ［２］.",
+   [("Oda\u00a0Kelmut was born in Ｖｅｌｍａｒ.", "found", "stands in passage 1, Oda"),
+    ("［２］", "cite", "cites passage 2")], [[ODA], []]),
+  # In other letters, or nearly so.
+  ("<retrieval>the GUILD of weavers</retrieval><retrieval>the guild of weaver met in Tosk every yearr</retrieval>",
+   [("the GUILD of weavers", "near", "stands in passage 2"),
+    ("the guild of weaver met in Tosk every yearr", "near", "stands nearly so in passage 2")],
+   [[], [("The guild of weavers", "near")]]),
+  # In quotation marks: only if it stands somewhere.
+  ('I read "guild of weavers met in Tosk", and ask "the history of all the guilds".',
+   [("guild of weavers met in Tosk", "found", "stands in passage 2")],
+   [[], [("guild of weavers met in Tosk", "found")]]),
+])  # fmt: skip
+def test_a_quote_is_marked_where_it_was_written_and_where_it_stands(said, marks, quoted):
+  found = marked(PASSAGES, said)
+  assert only(found[2]) == marks
+  assert [only(one) for one in found[1]["found"]] == [[(*its, "quoted by the model") for its in of] for of in quoted]
 
 
-def test_a_quote_as_it_is_printed_stands_where_it_was_typed():
-  found = marked(PASSAGES, "<quote>Oda\u00a0Kelmut was born in Ｖｅｌｍａｒ.</quote> See ［２］.")
-  marks = [(kind, where) for _, kind, where in only(found[2])]
-  assert marks == [("found", "stands in passage 1, Oda"), ("cite", "cites passage 2")]
-  assert only(found[1]["found"][0]) == [("Oda Kelmut was\nborn in Velmar.", "found", "quoted by the model")]
+LISTED = "References:\n1. Oda was born in Velmar.\n2. Looms are old.\nQuestion: Where?"
 
 
-def test_a_quote_in_other_letters_or_nearly_so():
-  quoted = ("the GUILD of weavers", "the guild of weaver met in Tosk every yearr")
-  found = marked(PASSAGES, " ".join(f"<retrieval>{quote}</retrieval>" for quote in quoted))
-  found_marks = [(kind, where) for _, kind, where in only(found[2])]
-  assert found_marks == [("near", "stands in passage 2"), ("near", "stands nearly so in passage 2")]
-  assert only(found[1]["found"][1]) == [("The guild of weavers", "near", "quoted by the model")]
-
-
-def test_text_in_quotation_marks_is_a_quote_only_if_it_stands_somewhere():
-  found = marked(PASSAGES, 'I read "guild of weavers met in Tosk", and ask "the history of all the guilds".')
-  assert [text for text, *_ in only(found[2])] == ["guild of weavers met in Tosk"]
-
-
-def test_words_of_the_prompt_can_be_quoted():
-  found = marked("<think> <retrieval>Lis was a smith</retrieval> </think>", prompt="Passage: Lis was a smith.")
-  assert only(found[0]) == [("Lis was a smith", "found", "quoted by the model")]
-  assert only(found[1])[0][2] == "stands in the prompt"
+@pytest.mark.parametrize("prompt, said, there, mark", [
+  ("Passage: Lis was a smith.", "<think> <retrieval>Lis was a smith</retrieval> </think>",
+   ("Lis was a smith", "found", "quoted by the model"), ("Lis was a smith", "found", "stands in the prompt")),
+  (LISTED, "<relevance>[1]</relevance>", ("1. Oda was born in Velmar.", "cited", "cited by the model: 1"),
+   ("[1]", "cite", "cites 1. Oda was born in Velmar.")),
+])  # fmt: skip
+def test_words_and_numbered_references_of_the_prompt_can_be_quoted_and_cited(prompt, said, there, mark):
+  assert [only(its) for its in marked(said, prompt=prompt)] == [[there], [mark]]
 
 
 def test_citations_of_the_newest_results():
@@ -78,13 +84,6 @@ def test_citations_of_the_newest_results():
   assert [one["cited"] for one in found[1]["found"]] == [True, True]
   again = marked(PASSAGES, "x", PASSAGES[:1], "Doc 2 is of the first results")
   assert only(again[4]) == [] and not again[1]["found"][1]["cited"]
-
-
-def test_citations_of_a_prompts_numbered_references():
-  prompt = "References:\n1. Oda was born in Velmar.\n2. Looms are old.\nQuestion: Where?"
-  found = marked("<relevance>[1]</relevance>", prompt=prompt)
-  assert only(found[0]) == [("1. Oda was born in Velmar.", "cited", "cited by the model: 1")]
-  assert only(found[1]) == [("[1]", "cite", "cites 1. Oda was born in Velmar.")]
 
 
 def test_a_prompt_after_a_search_without_results_is_not_cited():
@@ -103,11 +102,8 @@ def test_overlapping_spans_keep_the_first():
 def test_judged_steps_have_their_basis():
   recipe = recipes.get("veritas")
   block = "\n\n<information>Doc 1(Title: Oda) Oda was born in Velmar.</information>\n\n"
-  turns = [
-    ("model", "<think> a </think><search> Oda </search>"),
-    ("environment", block),
-    ("model", "<think> Velmar it is. </think><answer> Velmar </answer>"),
-  ]
+  turns = [("model", "<think> a </think><search> Oda </search>"), ("environment", block)]
+  turns.append(("model", "<think> Velmar it is. </think><answer> Velmar </answer>"))
   facts = dict(information_think=(0.0,), think_answer=(None,), think_search=())
   episode = structs.Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
   got = kept_traces.judged(episodes.played(EXAMPLE, episode))

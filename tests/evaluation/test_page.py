@@ -45,7 +45,7 @@ onmessage = (event) => {{
 }};
 </script>"""
 FRAME = '<iframe name="{0} {1}" src="{0}.html" width="{1}" height="900" style="border:0"></iframe>\n'
-WIDTHS = (1400, 390)
+WIDTHS = (1400, 390)  # as in conftest.py
 
 
 def opened(path, folder, *flags, size=(1400, 1000), budget=FILE_BUDGET):
@@ -109,12 +109,16 @@ def recorded(pages, actions, folder):
 
 def picture_of(name, folder, width, height, out, *flags):
   """Takes a picture of the page NAME.html of a folder, in a frame of this size; it is also in PICTURES for a person."""
+  frame = f'<iframe src="{name}.html" width="{width}" height="{height}" style="border:0;display:block"></iframe>'
+  (folder / "host.html").write_text(f'<!doctype html><body style="margin:0">{frame}')  # with its page's own policy
+  taken(folder / "host.html", folder, width, height, out, *flags)
+
+
+def taken(shown, folder, width, height, out, *flags, **how):
   PICTURES.mkdir(parents=True, exist_ok=True)
   out = PICTURES / f"{out}.png"
   out.unlink(missing_ok=True)
-  frame = f'<iframe src="{name}.html" width="{width}" height="{height}" style="border:0;display:block"></iframe>'
-  (folder / "host.html").write_text(f'<!doctype html><body style="margin:0">{frame}')  # with its page's own policy
-  opened(folder / "host.html", folder, *flags, f"--screenshot={out}", size=(max(500, width), height))
+  opened(shown, folder, *flags, f"--screenshot={out}", size=(max(500, width), height), **how)
   picture = out.read_bytes()
   assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
 
@@ -126,8 +130,6 @@ def pictured(path, folder, name, width, height, scheme):
   picture_of("shown", folder, width, height, f"{name}_{width}_{scheme}")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots(page, several, seen, tmp_path, width, scheme):
   for name, shown, path in (("run", "page", page), ("runs", "runs", several)):
     pictured(path, tmp_path, name, width, seen[f"{shown} {width}"]["height"], scheme)
@@ -160,7 +162,6 @@ def spoiled(data, text, body):
       yield group, sample
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_what_a_reader_does(page, seen, width):
   seen = seen[f"page {width}"]
   assert "error" not in seen, seen["error"]
@@ -194,7 +195,6 @@ def test_each_tokens_shade_is_its_own_advantage(page, seen):
   assert {"token", 1, 2} <= kinds
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_held_out_questions_can_be_filtered_by_kind_and_words(page, seen, width):
   seen, counts = seen[f"page {width}"], page_lib.gather(page.parent)["answers"]["counts"]
   assert seen["answers"][0] == 100 and sum(counts.values()) == 149  # of 150 questions one has failed
@@ -202,7 +202,6 @@ def test_held_out_questions_can_be_filtered_by_kind_and_words(page, seen, width)
   assert seen["gained"] == ["gained"] and len(seen["one"]) == 1 and "number 149," in seen["one"][0]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_curves_can_be_smoothed_and_hidden(page, seen, width):
   seen = seen[f"page {width}"]
   # The norm of step 37 is not finite: a gap. Evaluations, ten steps apart, are connected. Unused endings are 0.
@@ -214,7 +213,6 @@ def test_curves_can_be_smoothed_and_hidden(page, seen, width):
   assert first[0] == "0" and cells["step"] == "1" and float(cells["reward"]) > 0 and cells["evaluation/em"] == ""
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_episodes_can_be_found_and_paged_through(page, seen, width):
   seen = seen[f"page {width}"]
   steps = page_lib.gather(page.parent)["episodes"]["steps"]
@@ -228,7 +226,6 @@ def test_episodes_can_be_found_and_paged_through(page, seen, width):
   assert seen["before"][0] == 11 and seen["before"][1] in [group["question"] for group in steps[11]["groups"]]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_runs_can_be_hidden(seen, width):
   seen = seen[f"runs {width}"]
   assert "error" not in seen, seen["error"]
@@ -237,7 +234,6 @@ def test_runs_can_be_hidden(seen, width):
   assert seen["csv"][0].startswith("run,step,") and seen["csv"][1].startswith("first,0,")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_no_text_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 

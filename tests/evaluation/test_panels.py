@@ -42,9 +42,8 @@ def test_what_would_be_drawn_twice_is_drawn_once():
   # Two numbers of hops, a second term and another outcome say something of their own.
   rows = [row(step, 0.5) | {"evaluation/by_hops/2/em": 0.1, "term/format": 1.0, "outcome": 1.0} for step in (1, 2)]
   charts = panels.curves({"run": rows})
-  assert [panel["title"] for panel in charts["panels"]] == [
-    *("Reward", "Term: format", "Unearned reward", "Outcome", "Held-out exact match")
-  ]
+  titles = ["Reward", "Term: format", "Unearned reward", "Outcome", "Held-out exact match"]
+  assert [panel["title"] for panel in charts["panels"]] == titles
   assert [line["label"] for line in charts["panels"][-1]["series"]] == ["all", "1 hop", "2 hops"]
 
 
@@ -60,10 +59,8 @@ def test_long_runs_are_averaged():
 def test_an_ending_without_episodes_is_zero():
   # A row logs only the endings that occurred. A curve through these values alone would leave out the zeros.
   ended = ({"answer": 1.0}, {"answer": 0.5, "length": 0.5}, {"answer": 1.0}, {"length": 1.0}, None)
-  rows = [
-    {"step": i, "time": 0.0, "reward": 1.0, **{f"ended/{why}": share for why, share in (ways or {}).items()}}
-    for i, ways in enumerate(ended)
-  ]
+  shares = lambda ways: {f"ended/{why}": share for why, share in (ways or {}).items()}
+  rows = [{"step": i, "time": 0.0, "reward": 1.0} | shares(ways) for i, ways in enumerate(ended)]
   (run,) = panels.curves({"run": rows})["runs"]
   assert run["columns"]["ended/length"] == [0.0, 0.5, 0.0, 1.0, None] and run["joined"] == []
   assert run["columns"]["ended/answer"] == [1.0, 0.5, 1.0, 0.0, None]
@@ -82,11 +79,8 @@ def test_several_runs_share_a_chart():
   rows = lambda steps, **more: [{"step": step, "time": 0.0, "reward": 1.0 * step, **more} for step in range(steps)]
   second = rows(2, **{"evaluation/em": 0.5, "new": 1, "speed": 2})
   found = panels.curves({"a": rows(3, kl=0.0, old_kl=0.5, speed=1), "b": second})
-  lines = {
-    chart["title"]: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
-    for chart in found["panels"] + found["more"][0]["charts"]
-  }
-  assert lines == {
+  of = lambda chart: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
+  assert {chart["title"]: of(chart) for chart in found["panels"] + found["more"][0]["charts"]} == {
     "Reward": [("a", "reward", 0), ("b", "reward", 1)],
     "Held-out exact match": [("b", "evaluation/em", 1)],
     "KL": [("a", "old_kl", 0)],
@@ -99,9 +93,9 @@ def test_several_runs_share_a_chart():
 
 
 def test_no_rows_give_no_curves():
-  assert panels.curves({"run": []})["panels"] == [] and panels.breakdown([]) is None
-  assert panels.breakdown([{"step": 1, "time": 0.0, "reward": 1.0}]) is None
-  assert panels.breakdown([{"step": 1, "time": 0.0, "seconds/step": 0.0}]) is None
+  assert panels.curves({"run": []})["panels"] == []
+  for rows in ([], [{"step": 1, "time": 0.0, "reward": 1.0}], [{"step": 1, "time": 0.0, "seconds/step": 0.0}]):
+    assert panels.breakdown(rows) is None
 
 
 def seconds(number, **parts):
@@ -115,13 +109,12 @@ def test_the_bottleneck_is_the_largest_median_after_the_first_step():
   rows += [seconds(step, **after) for step in (2, 3, 4)]
   found = panels.breakdown(rows)
   parts = {part["name"]: part for part in found["parts"]}
-  assert found["bottleneck"] == "rollout" and found["median"] == 5.0
+  assert found["bottleneck"] == "rollout" and found["median"] == 5.0 and found["steps"] == [1, 2, 3, 4]
   # The host's small parts are joined. Parts that are always 0 are left out.
   assert list(parts) == ["rollout", "update", "other"]
   assert parts["other"]["seconds"] == [0.0, 1.0, 1.0, 1.0]
   assert (parts["rollout"]["median"], parts["rollout"]["total"]) == (3.0, 12.0)
   assert parts["rollout"]["share"] == pytest.approx(12 / 78, rel=1e-4) and found["total"] == 78.0
-  assert found["steps"] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("count", [1, panels.MAX_BARS, panels.MAX_BARS + 1, 3 * panels.MAX_BARS - 1])

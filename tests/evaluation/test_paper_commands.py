@@ -35,10 +35,8 @@ def every_row():
   for paper in papers.PAPERS.values():
     for table in paper.tables:
       for row in table.rows:
-        if row.run is not None:
-          yield paper, table, row.name, row.run
-        if row.versus is not None:
-          yield paper, table, row.name + filling.VERSUS, row.versus
+        named = (row.name, row.run), (row.name + filling.VERSUS, row.versus)
+        yield from ((paper, table, name, run) for name, run in named if run is not None)
 
 
 def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
@@ -71,13 +69,10 @@ def _evaluated(folder, run, column):
   if run.system:
     said = dict(recipe="transcripts", system=run.system, model=run.model or None, data=data)
     return paper_runs.written(folder / "out", [paper_runs.row(0)], said)
-  placeholders = {"INDEX": "out/index"}
-  words = lambda *found: [placeholders.get(word, word) for word in found]
   if run.train:
-    flags_ = [flag for flag in (*run.needs, *run.train_flags) if "TRAIN" not in flag]
-    sft = bool(run.transcripts)
-    kept = [flag for flag in flags_ if not sft or flag in run.train_flags]  # transcripts need no index
-    checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *words(*kept))
+    needs = () if run.transcripts else run.needs  # transcripts need no index
+    kept = [flag for flag in (*needs, *run.train_flags) if "TRAIN" not in flag]
+    checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *kept)
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
   elif "served" in records.MODELS[run.model]:
@@ -162,11 +157,10 @@ def test_an_evaluation_of_a_hub_name_has_the_model_in_the_cache(tmp_path, monkey
 
 def test_transcripts_are_made_by_a_printed_command():
   """Every fine-tuning reads a file, in a folder that a command of the listing writes."""
-  tuned = {
-    str(run): run for *_, one in every_row() for run in (one, one.reads) if run and "sft" in run.train.split(":")[-1]
-  }
+  every = {str(run): run for *_, one in every_row() for run in (one, one.reads) if run}.values()
+  tuned = [run for run in every if "sft" in run.train.split(":")[-1]]
   assert len(tuned) > 10
-  for run in tuned.values():
+  for run in tuned:
     (out,) = re.findall(r"--out=(\S+)", run.made.rpartition(" && ")[2])
     assert run.transcripts in (out, f"{out}/{run.transcripts.rpartition('/')[2]}"), run.made
     data = dict(word.removeprefix("--").partition("=")[::2] for word in shlex.split(run.made))["data"]
@@ -199,4 +193,4 @@ def test_no_two_commands_write_into_one_folder():
           places.setdefault(re.search(r"--out=(\S+)", command)[1], set()).add(command)
     if train := commands_of.training(paper, run):
       places.setdefault(re.search(r"--workdir=(\S+)", train)[1], set()).add(train)
-  assert not [commands for commands in places.values() if len(commands) > 1] and len(places) > 800
+  assert {len(commands) for commands in places.values()} == {1} and len(places) > 800

@@ -20,11 +20,8 @@ def result(arm, seed, answers, step=None):
 
 def rows(*pairs):
   """{(paper, arm, seed): run} from (answers of `paper`, answers of `easy_only`), one pair per seed."""
-  return {
-    ("care", arm, seed): result(arm, seed, answers)
-    for seed, pair in enumerate(pairs)
-    for arm, answers in zip(("paper", "easy_only"), pair)
-  }
+  by_arm = [(arm, seed, its) for seed, pair in enumerate(pairs) for arm, its in zip(("paper", "easy_only"), pair)]
+  return {("care", *arm_and_seed): result(*arm_and_seed, answers) for *arm_and_seed, answers in by_arm}
 
 
 def ones(share, count=200):
@@ -77,19 +74,17 @@ def test_questions_are_paired_and_may_not_apply():
 def test_claims_without_runs_are_marked():
   other = Claim("c", Side("paper", "em"), Side("no_retrieval", "em"))
   claims = (Claim("a", Side("paper", "em", step=4), BETTER.sides[1]), Claim("b", Side("paper", "em"), 0.9), other)
-  paper = dataclasses.replace(care.PAPER, claims=claims)
-  found = rows((ones(0.5), ones(0.2)))
-  a, b, c = page.tables(dict(care=paper), found).splitlines()[2:]
+  of = dict(care=dataclasses.replace(care.PAPER, claims=claims)), rows((ones(0.5), ones(0.2)))
+  a, b, c = page.tables(*of).splitlines()[2:]
   assert a == "| care | a | > 0 | | | | | not run | |"
   assert b == "| care | b | > 0 | 0.500 | 0.900 |  | -0.400 | 1 × 200 | one seed |" and c.endswith("| not run | |")
-  assert page.summary(dict(care=paper), found) == "3 claims: 2 not run, 1 one seed"
+  assert page.summary(*of) == "3 claims: 2 not run, 1 one seed"
 
 
 def test_claims_that_are_not_shown_are_named():
   claims = (BETTER, dataclasses.replace(BETTER, text="less", lower=True), Claim("x", Side("no_retrieval", "em"), 0.5))
-  paper = dataclasses.replace(care.PAPER, claims=claims)
-  found = rows((ones(0.5), ones(0.2)), (ones(0.6), ones(0.2)))
-  assert page.not_shown(dict(care=paper), found) == ["care: less", "care: x"]
+  of = dict(care=dataclasses.replace(care.PAPER, claims=claims))
+  assert page.not_shown(of, rows(*((ones(x), ones(0.2)) for x in (0.5, 0.6)))) == ["care: less", "care: x"]
 
 
 def test_runs_of_a_seed_are_not_mixed_with_those_of_another_warm_start():
@@ -112,12 +107,19 @@ def test_runs_are_read_as_they_were_written(tmp_path):
 
 
 @pytest.mark.parametrize("module", [care, arena, veritas, lear, when_to_search])
-def test_every_side_of_a_claim_is_an_arm_and_a_test(module):
-  paper = module.PAPER
-  for claim in paper.claims:
+def test_sides_of_claims_are_arms_and_tests_and_a_short_paper_tests_one_claim_of_its_own_arm(module):
+  """Its warm start has the first goal only, and a lower one; of sampled answers, if the paper says so."""
+  for claim in module.PAPER.claims:
     for side in claim.sides:
-      assert side.arm in (miniature.WARM, *paper.arms) and side.test in ("", *paper.tests), claim.text
+      assert side.arm in (miniature.WARM, *module.PAPER.arms) and side.test in ("", *module.PAPER.tests), claim.text
     assert claim.least or claim.text, "an effect is stated before the runs"
+  paper = miniature.short(module.PAPER)
+  (claim,) = paper.claims
+  assert {side.arm for side in claim.sides} == {"paper", miniature.WARM} and set(paper.arms) == {"paper"}
+  assert {side.key(paper) for side in claim.sides} == {test + miniature.SAMPLED for test in paper.tests}
+  assert paper.rl["steps"] < module.PAPER.rl["steps"]
+  ((name, least),) = paper.warm.items()
+  assert least <= module.PAPER.warm[name.removesuffix(miniature.SAMPLED)]
 
 
 def test_an_arm_takes_the_tests_of_its_claims_only():
@@ -152,20 +154,7 @@ def test_a_goal_is_of_greedy_or_of_sampled_answers(monkeypatch):
 
 def test_an_arm_ends_when_its_reward_has_stopped_rising():
   rising = [0.1 * step for step in range(24)]
-  assert not miniature.settled(rising)
-  assert miniature.settled(rising + [2.3] * 16) and not miniature.settled(rising + [2.3] * 15)
-
-
-@pytest.mark.parametrize("module", [care, arena, veritas, lear, when_to_search])
-def test_a_short_paper_tests_one_claim_of_its_own_arm(module):
-  """Its warm start has the first goal only, and a lower one; of sampled answers, if the paper says so."""
-  paper = miniature.short(module.PAPER)
-  (claim,) = paper.claims
-  assert {side.arm for side in claim.sides} == {"paper", miniature.WARM} and set(paper.arms) == {"paper"}
-  assert {side.key(paper) for side in claim.sides} == {test + miniature.SAMPLED for test in paper.tests}
-  assert paper.rl["steps"] < module.PAPER.rl["steps"]
-  ((name, least),) = paper.warm.items()
-  assert least <= module.PAPER.warm[name.removesuffix(miniature.SAMPLED)]
+  assert [miniature.settled(rising + [2.3] * more) for more in (0, 15, 16)] == [False, False, True]
 
 
 @pytest.mark.long  # four small runs

@@ -85,12 +85,9 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
   evaluated(tmp_path / "out")
   evaluated(tmp_path / "silent", "r1_searcher", [r"<answer> \boxed{x} </answer>"])
   with serving(lambda messages, n: "1") as (endpoint, server):
-
-    def say(name, *given):
-      judge = dict(kind="llm", model="m", endpoint=endpoint)
-      flags = [f"--config.judge.{field}={value}" for field, value in judge.items()]
-      return ragrl(name, "--config=search_r1:smoke", *flags, *given)
-
+    judge = dict(kind="llm", model="m", endpoint=endpoint)
+    flags = [f"--config.judge.{field}={value}" for field, value in judge.items()]
+    say = lambda name, *given: ragrl(name, "--config=search_r1:smoke", *flags, *given)
     said = say("faithfulness", f"--episodes={tmp_path}/out")
     assert said.stdout.splitlines()[1].split() == ["nq", "1.000", "(1)", "1.000", "(1)", "1.000", "(1)"], said.stderr
     thought, query = (body["messages"][-1]["content"] for body in server.asked)

@@ -24,10 +24,19 @@ def test_four_classes_by_hand():
   assert found["nq"] == {"both": 0.25, "first only": 0.25, "second only": 0.25, "neither": 0.25, "n": 4}
   assert found["popqa"] == {"both": 0.0, "first only": 1.0, "second only": 0.0, "neither": 0.0, "n": 1}
   assert found[""] == {"both": 0.2, "first only": 0.4, "second only": 0.2, "neither": 0.2, "n": 5}
-  with pytest.raises(ValueError, match="1 are only in the first"):
-    quadrants.crossed(WITH, WITHOUT[:-1], "outcome")
-  with pytest.raises(ValueError, match="'em'"):
-    quadrants.crossed(WITH, WITHOUT, "em")
+  assert quadrants.text(quadrants.crossed(WITH[:1], WITHOUT[-1:], "outcome")).splitlines() == [
+    "set   both    first only   second only   neither   n",
+    "nq    1.000   0.000        0.000         0.000     1",
+  ]
+  one = [row("1", 0.0, measures=dict(reason_recall=1.0)), row("2", 0.0, measures=dict(reason_recall=None))]
+  found = quadrants.crossed(one, one, "measure/reason_recall")  # a recipe's measure
+  assert found["nq"]["both"] == 1.0 and found["nq"]["n"] == 1
+  for given, says in (
+    ((WITH, WITHOUT[:-1], "outcome"), "1 are only in the first"), ((WITH, WITHOUT, "em"), "'em'"),
+    (([*WITH, WITH[0]], WITHOUT, "outcome"), "several answers to a question"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=says):
+      quadrants.crossed(*given)
 
 
 def test_a_set_without_a_name_is_not_lost_in_the_total():
@@ -36,21 +45,13 @@ def test_a_set_without_a_name_is_not_lost_in_the_total():
     assert {name: of["n"] for name, of in found.items()} == {"": 2, "(no name)": 1, "nq": 1}
 
 
-def test_a_recipes_measure_is_crossed_too():
-  one = [row("1", 0.0, measures=dict(reason_recall=1.0)), row("2", 0.0, measures=dict(reason_recall=None))]
-  found = quadrants.crossed(one, one, "measure/reason_recall")
-  assert found["nq"]["both"] == 1.0 and found["nq"]["n"] == 1
-
-
 def test_searches_that_were_needed_by_hand():
   searched = dict(zip("12345", (1, 2, 1, 0, 0)))
   may = [row(i, float(i in "135"), num_searches=searched[i]) for i in "12345"]
   never = [row(i, float(i in "12"), num_searches=0) for i in "54321"]
   # 1, 2 and 3 were searched for: 1 and 2 are right without (one of them was made wrong), 3 only with it. 4 is wrong.
   found = quadrants.need(may, never, "outcome")
-  assert found == {
-    "nq": dict(n=5, searched=0.6, over=pytest.approx(2 / 3), needed=pytest.approx(1 / 3), under=pytest.approx(1 / 2))
-  }
+  assert found == {"nq": pytest.approx(dict(n=5, searched=0.6, over=2 / 3, needed=1 / 3, under=1 / 2))}
   assert quadrants.text(found).splitlines()[1].split() == ["nq", "0.600", "0.667", "0.333", "0.500", "5"]
   assert quadrants.need(never, never, "outcome")["nq"]["over"] is None
   with pytest.raises(ValueError, match="the second evaluation searched for 3 questions"):
@@ -76,36 +77,19 @@ def test_of_several_seeds_a_question_has_its_mean():
 
 
 def test_the_curve_by_hand():
-  results = {
-    "k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH),
-    "none": (dict(settings=dict(retrieval=None)), WITHOUT[:2]),
-  }
+  at = lambda retrieval: dict(settings=dict(retrieval=retrieval))
+  results = {"k5": (at(dict(top_k=5)), WITH), "none": (at(None), WITHOUT[:2])}
   none, five = quadrants.curve(results, "outcome")
   assert (none["folder"], none["top_k"], none["mean"], none["n"]) == ("none", 0, 0.5, 2)
   assert (five["top_k"], five["mean"], five["n"]) == (5, 0.6, 5) and five["low"] < 0.6 < five["high"]
   assert (five["response_tokens"], five["given_tokens"]) == (10.0, 90.0)
-
-
-def test_transcripts_from_elsewhere_have_no_tokens():
+  said = quadrants.curve_text([five], "outcome").splitlines()[1]
+  assert said.split()[:2] == ["5", "0.600"] and said.endswith("k5")
+  # Transcripts from elsewhere have no tokens.
   bare = [row("1", 1.0, response_tokens=None, episode_tokens=None)]
-  (found,) = quadrants.curve({"k": (dict(settings=dict(retrieval="e5, top 3")), bare)}, "outcome")
+  (found,) = quadrants.curve({"k": (at("e5, top 3"), bare)}, "outcome")
   assert found["top_k"] == 0 and found["response_tokens"] is None
   assert "–" in quadrants.curve_text([found], "outcome")
-
-
-def test_two_answers_to_a_question_are_refused():
-  with pytest.raises(ValueError, match="several answers to a question"):
-    quadrants.crossed([*WITH, WITH[0]], WITHOUT, "outcome")
-
-
-def test_as_text():
-  assert quadrants.text(quadrants.crossed(WITH[:1], WITHOUT[-1:], "outcome")).splitlines() == [
-    "set   both    first only   second only   neither   n",
-    "nq    1.000   0.000        0.000         0.000     1",
-  ]
-  curve = quadrants.curve({"k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH)}, "outcome")
-  text = quadrants.curve_text(curve, "outcome")
-  assert text.splitlines()[1].split()[:2] == ["5", "0.600"] and text.splitlines()[1].endswith("k5")
 
 
 def test_the_commands(tmp_path):

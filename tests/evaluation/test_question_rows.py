@@ -21,12 +21,9 @@ def folder(path, rows):
 
 @pytest.fixture
 def two(tmp_path):
-  first = [
-    row("a", 1.0), row("b", 0.0), row("c", 0.0, "pop", hops=2), row("d", 1.0, "pop"), row("e", None, ended="failed"),
-  ]  # fmt: skip
-  second = [
-    row("d", 0.0, "pop"), row("a", 1.0), row("b", 1.0), row("e", 1.0), row("c", 1.0, "pop", hops=2), row("new", 1.0),
-  ]  # fmt: skip
+  first = [row("a", 1.0), row("b", 0.0), row("c", 0.0, "pop", hops=2), row("d", 1.0, "pop")]
+  second = [row("d", 0.0, "pop"), *(row(name, 1.0) for name in "abe"), row("c", 1.0, "pop", hops=2), row("new", 1.0)]
+  first.append(row("e", None, ended="failed"))
   return [folder(tmp_path / "first", first), folder(tmp_path / "second", second)]
 
 
@@ -52,9 +49,6 @@ def test_parts_of_two_by_hand(two):
   # Three questions differ: of 8 sign patterns, 3 : 0 twice is more extreme, 2 : 1 six times is as extreme: p = 1.
   assert whole["p"] == 1.0 and whole["sides"][0]["em"] == 0.5 and whole["sides"][1]["em"] == 0.75
   assert whole["interval"][0] < 0.25 < whole["interval"][1] and parts[4]["interval"] == (1.0, 1.0)
-
-
-def test_the_test_is_the_permutation_test():
   # Nine won, none lost: both sign patterns without an exception, of 2^9.
   pairs = [(row(str(i), 0.0), row(str(i), 1.0)) for i in range(9)]
   assert question_rows.measured(pairs)[0]["p"] == pytest.approx(2 / 2**9)
@@ -95,17 +89,16 @@ def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
 # ---- a run's changes -------------------------------------------------------------------------------------------------
 
 
-def write(workdir, step, rows):
+def write(workdir, step, *rows):
   jsonl.write_step(workdir / jsonl.EVALUATIONS, step, rows)
 
 
 def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
-  write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, prediction=None), row("e", 0.0)])
+  write(tmp_path, 0, row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, prediction=None), row("e", 0.0))
   assert question_rows.gather_changes(tmp_path) is None  # one evaluation has nothing to compare with
-  write(tmp_path, 5, [row("a", 0.0)])  # an evaluation between the first and the last is not read
-  failed = row("e", None, ended="failed")
-  later = [row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, prediction="Tosk"), failed, row("new", 1.0)]
-  write(tmp_path, 12, later)
+  write(tmp_path, 5, row("a", 0.0))  # an evaluation between the first and the last is not read
+  failed = row("e", None, ended="failed"), row("new", 1.0)
+  write(tmp_path, 12, row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, prediction="Tosk"), *failed)
   found = question_rows.gather_changes(tmp_path)
   assert found["steps"] == (0, 12) and found["left_out"] == 0
   kinds = [(one["id"], one["kind"]) for one in found["rows"]]
@@ -117,7 +110,7 @@ def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
 
 def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path):
   for step in (0, 3, 12):
-    write(tmp_path, step, [row("a", 0.0)])
+    write(tmp_path, step, row("a", 0.0))
   jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, 3)
   assert list(jsonl.step_files(tmp_path / jsonl.EVALUATIONS)) == [0, 3]
   jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, None)  # a new run
@@ -126,16 +119,15 @@ def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path
 
 def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
   for step, em in ((0, 0.0), (3, 1.0)):
-    write(tmp_path, step, [row("1", em), row("1", 0.0, "musique")])
+    write(tmp_path, step, row("1", em), row("1", 0.0, "musique"))
   found = question_rows.gather_changes(tmp_path)["rows"]
   assert [(one["source"], one["kind"]) for one in found] == [("nq", "gained"), ("musique", "wrong")]
 
 
 def test_hostile_answers_are_shown_as_text(tmp_path):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
-    writer.write(1, {"reward": 0.5})
+  jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 1.0, "reward": 0.5}])
   for step in (0, 1):
-    write(tmp_path, step, [row("a", 0.0, prediction="</script><b>bold" + "x" * 1000)])
+    write(tmp_path, step, row("a", 0.0, prediction="</script><b>bold" + "x" * 1000))
   text = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
   assert "<b>bold" not in text and 'id="answers-table"' in text
   said = page_lib.gather(tmp_path)["answers"]["rows"][0]["after"]["said"]

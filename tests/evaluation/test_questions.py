@@ -1,4 +1,3 @@
-import json
 import sys
 import types
 
@@ -84,10 +83,9 @@ def test_questions_that_were_trained_on_are_told(tmp_path, caplog, setting):
   assert f"--data=DEV: 2 of its 3 questions are also in config.data.{setting}=" in said and "'who wrote emma'" in said
   caplog.clear()
   questions.say_trained_on(config, asked[2:], "--data=DEV", hub=False)
-  config.data[setting] = "hf:owner/name//train"  # no network for an evaluation
-  questions.say_trained_on(config, asked, "--data=DEV", hub=False)
-  config.data[setting] = str(tmp_path / "gone.jsonl")
-  questions.say_trained_on(config, asked, "--data=DEV", hub=False)
+  for away in ("hf:owner/name//train", str(tmp_path / "gone.jsonl")):  # no network for an evaluation
+    config.data[setting] = away
+    questions.say_trained_on(config, asked, "--data=DEV", hub=False)
   assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
@@ -95,10 +93,8 @@ def test_easy_and_hard_questions(tmp_path):
   examples, draws = made(tmp_path, context=4000, train="short", hard="long")
   assert [e.id[0] for e in examples] == list("sssslll")
   # α falls from 1 at the first of the run's 100 steps, of 5 questions each: 1, .99, … .91; then nothing is left of it.
-  first, early, late = (
-    [examples[which].id[0] for _, which in draws.draw(at, n)] for at, n in ((0, 5), (0, 50), (500, 200))
-  )
-  assert first.count("s") == 5 and early.count("s") > 40 and late.count("s") == 0
+  short = lambda at, n: [examples[which].id[0] for _, which in draws.draw(at, n)].count("s")
+  assert short(0, 5) == 5 and short(0, 50) > 40 and short(500, 200) == 0
   with pytest.raises(ValueError, match="no curriculum"):
     made(tmp_path, "arena", context=4000, train="short", hard="long")
   assert made(tmp_path, "arena", train="short")[1].draw(0, 4) != []
@@ -106,11 +102,8 @@ def test_easy_and_hard_questions(tmp_path):
 
 def test_gold_sentences_come_from_the_original_question():
   whole = Passage("", "", "Passage 1:\nParis\nIt is large. It is old.")
-  asked = [
-    Example("l1", "What’s  “large”", ("Paris",), (whole,)),
-    Example("l2", "Else?", ("x",), (whole,)),
-    Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),)),
-  ]
+  asked = [Example("l1", "What’s  “large”", ("Paris",), (whole,)), Example("l2", "Else?", ("x",), (whole,))]
+  asked.append(Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),)))
   originals = [
     Example("h1", 'what\'s "large"?', ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
     Example("h2", "Else?", ("x",), PASSAGES),
@@ -133,10 +126,10 @@ def test_noise_depends_on_its_key_and_positions_stay_right():
   assert questions.with_noise(examples[::-1], 2, seed=0)[::-1] == noisy
   more = questions.with_noise(examples, 4, seed=0)
   for before, after, longer in zip(examples, noisy, more):
-    assert len(after.passages) == 4 and len({p.text for p in after.passages}) == 4
+    assert len(after.passages) == len({p.text for p in after.passages}) == 4
     assert [p for p in after.passages if p in before.passages] == list(before.passages)  # in their order
-    assert [after.passages[place].text for place in after.supporting] == [f"own {before.id}"]
-    assert [after.passages[place].text for place, _ in after.evidence] == [f"own {before.id}"]
+    places = [*after.supporting, *(place for place, _ in after.evidence)]
+    assert [after.passages[place].text for place in places] == [f"own {before.id}"] * 2
     assert set(after.passages) <= set(longer.passages)
   with pytest.raises(ValueError, match="config.data.noise"):
     questions.with_noise(examples, 5, seed=0)
@@ -154,9 +147,8 @@ def test_noise_holds_no_answer():
 
 
 def test_rows_without_their_own_passages(tmp_path):
-  rows = [dict(id="1", question="Where?", answers=["Paris"], passages=[dict(id="a", title="T", text="x")])]
-  rows[0] |= dict(supporting=[0], meta=dict(evidence=[[0, "x"]]))
-  (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  given = Example("1", "Where?", ("Paris",), (Passage("a", "T", "x"),), (0,), evidence=((0, "x"),))
+  writers.write_examples(tmp_path / "q.jsonl", [given])
   config = config_lib.default_config()
   (kept,) = questions.testing(config, str(tmp_path / "q.jsonl"), max_examples=0)
   config.data.own_passages = False
@@ -195,17 +187,14 @@ def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
     questions.fitting(config, player, [two])
 
 
-class Spy(ByteTokenizer):
-  """Knows the longest text that was tokenized."""
-
-  longest = 0
-
-  def encode(self, text):
-    self.longest = max(self.longest, len(text))
-    return super().encode(text)
-
-
 def test_questions_and_passages_of_any_length_are_not_tokenized_whole():
+  class Spy(ByteTokenizer):
+    longest = 0
+
+    def encode(self, text):
+      self.longest = max(self.longest, len(text))
+      return super().encode(text)
+
   config, spy = config_lib.default_config(), Spy()
   config.rollout.update(dict(context=140, max_new_tokens=40))
   player = types.SimpleNamespace(tokenizer=spy, recipe=recipes.get("care", instructions="none", titles=False))

@@ -5,7 +5,7 @@ import pathlib
 
 import fake_evaluation
 import pytest
-from test_page import ATTACK, WIDTHS, opened, picture_of, pictured, recorded, withstood
+from test_page import ATTACK, opened, picture_of, pictured, recorded, withstood
 from test_page import pytestmark as pytestmark
 
 from ragrl_jax.evaluation.tables import filling, papers, writing
@@ -62,8 +62,6 @@ def spoiled(data, text, kind):
     yield trace
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots(pages, seen, tmp_path, width, scheme):
   for name in ("one", "two"):
     pictured(pages[name], tmp_path, f"evaluation_{name}", width, seen[f"{name} {width}"]["height"], scheme)
@@ -75,7 +73,6 @@ def test_the_page_runs_under_its_own_policy(pages, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-@pytest.mark.parametrize("width", WIDTHS)
 def test_what_a_reader_does(pages, seen, name, width):
   index, seen = pages["data"]["index"], seen[f"{name} {width}"]
   assert "error" not in seen, seen["error"]
@@ -103,7 +100,6 @@ def test_what_a_reader_does(pages, seen, name, width):
   assert all(",failed" in line for line in lines)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_no_text_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 
@@ -119,8 +115,6 @@ def test_hostile_text_is_not_executed(pages, tmp_path):
   withstood(rendering.evaluation(data), tmp_path)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
 def test_a_papers_tables(tmp_path, width, scheme):
   paper = papers.PAPERS["veritas"]
   (tmp_path / "tables.html").write_text(writing.FORMATS["html"](paper, filling.fill(paper, [])), encoding="utf-8")

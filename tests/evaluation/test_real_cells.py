@@ -46,11 +46,8 @@ def test_what_a_cell_asks_for_is_kept_and_what_is_not_here_replaced():
 def test_all_settings_are_valid(monkeypatch):
   out = pathlib.Path("out")
   monkeypatch.setattr(pathlib.Path, "exists", lambda path: True)  # indexes are built when an evaluation is made
-  for one in {(one.config, one.flags, one.training): one for one in EVERY}.values():
-    config = real_cells.asked(one, out, 200)
-    made = config_lib.validate(config, training=False)
-    checks.tools(made, prepared.recipe(made))
-  for training in {one.training for one in EVERY if one.training}:
-    config = real_cells.trained(training, out, out)
-    made = config_lib.validate(config)
+  each = {(one.config, one.flags, one.training): one for one in EVERY}.values()
+  asked = [config_lib.validate(real_cells.asked(one, out, 200), training=False) for one in each]
+  trainings = {one.training for one in EVERY if one.training}
+  for made in (*asked, *(config_lib.validate(real_cells.trained(one, out, out)) for one in trainings)):
     checks.tools(made, prepared.recipe(made))

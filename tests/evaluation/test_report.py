@@ -38,8 +38,7 @@ def page(fake_run):
 
 
 def test_the_page_is_one_file_that_loads_nothing(page):
-  assert page.startswith("<!doctype html>")
-  assert "default-src 'none'" in page
+  assert page.startswith("<!doctype html>") and "default-src 'none'" in page
   shown = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address that is loaded
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown)
   assert page.count("<script") == page.count("</script>") == 17  # data, steps, list, answers and script
@@ -54,10 +53,9 @@ def test_scripts_make_text_nodes_only():
 
 
 def test_the_policy_names_the_hash_of_the_script(page):
-  script = re.search(r"<script>(.*?)</script>", page, re.S)[1]
-  style = re.search(r"<style>(.*?)</style>", page, re.S)[1]
-  assert f"script-src '{rendering.hash_of(script)}'" in page
-  assert f"style-src '{rendering.hash_of(style)}'" in page
+  for name in ("script", "style"):
+    text = re.search(rf"<{name}>(.*?)</{name}>", page, re.S)[1]
+    assert f"{name}-src '{rendering.hash_of(text)}'" in page
 
 
 def test_the_summary_of_the_page(page):
@@ -72,12 +70,10 @@ def test_the_summary_of_the_page(page):
 
 def test_the_data_of_the_curves(page):
   data = data_of(page)
-  titles = [panel["title"] for panel in data["curves"]["panels"]]
-  for title in (
+  assert {panel["title"] for panel in data["curves"]["panels"]} >= {
     "Reward", "Term: answer", "Term: format", "Term: retrieval", "Outcome", "Searches per question",
     "Response length", "Entropy", "KL", "Gradient norm", "Clip fraction", "Sampler mismatch", "Throughput",
-  ):  # fmt: skip
-    assert title in titles
+  }  # fmt: skip
   assert len(data["curves"]["runs"][0]["steps"]) == 61
   assert {part["name"] for part in data["time"]["parts"]} >= {"rollout", "retrieval wait", "update"}
   one = unpacked(page, "step-0")[0]["samples"][0]
@@ -94,8 +90,7 @@ def test_hostile_text_is_shown_as_text(tmp_path, fake_run):
     row["facts"] = {HOSTILE: HOSTILE}
     row["terms"][HOSTILE] = 1.0
     for segment in row["segments"]:
-      segment["text"] = HOSTILE
-      segment["query"] = HOSTILE
+      segment["text"] = segment["query"] = HOSTILE
       segment["found"] = [{"id": HOSTILE, "title": HOSTILE, "text": HOSTILE, "score": 1.0}]
       if "pieces" in segment:
         segment["pieces"][0] = HOSTILE
@@ -122,12 +117,11 @@ def test_what_moved_stands_at_the_top_with_an_episode_that_shows_it(page, fake_r
   assert moved["text"].startswith("entropy went from 0.8") and moved["over"] is None and "clip_high" in moved["text"]
   step, group, sample = map(int, moved["episode"].removeprefix("#episode-").split("-"))
   assert moved["first"] <= step <= 60
-  samples = lambda one: [sample["signs"]["entropy"] for g in one["groups"] for sample in g["samples"] or ()]
-  (shown,) = [one for one in found["episodes"]["steps"] if one["step"] == step]
-  (one,) = [one for one in shown["groups"][group]["samples"] if one["sample"] == sample]
-  assert one["signs"]["entropy"] == min(samples(shown))
-  summary = page.split('<section id="learning">')[0]
-  assert f'<a href="{moved["episode"]}">An episode that shows it</a>' in summary
+  (shown,) = [one["groups"] for one in found["episodes"]["steps"] if one["step"] == step]
+  (one,) = [one for one in shown[group]["samples"] if one["sample"] == sample]
+  assert one["signs"]["entropy"] == min(each["signs"]["entropy"] for g in shown for each in g["samples"] or ())
+  link = f'<a href="{moved["episode"]}">An episode that shows it</a>'
+  assert link in page.split('<section id="learning">')[0]
 
 
 def test_what_moved_and_is_back_says_when(tmp_path):
@@ -160,12 +154,10 @@ def test_a_run_that_has_just_begun(tmp_path):
   assert data_of(rendering.run(page_lib.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {"reward": [0.5]}
 
 
-def test_damaged_files_are_named(tmp_path):
-  (tmp_path / "config.json").write_text('{"steps": 1')
-  with pytest.raises(ValueError, match=r"config\.json: not JSON"):
-    page_lib.gather(tmp_path)
-  (tmp_path / "config.json").write_text("[]")
-  with pytest.raises(ValueError, match=r"config\.json: a list"):
+@pytest.mark.parametrize("text, fault", [('{"steps": 1', "not JSON"), ("[]", "a list")])
+def test_damaged_files_are_named(tmp_path, text, fault):
+  (tmp_path / "config.json").write_text(text)
+  with pytest.raises(ValueError, match=rf"config\.json: {fault}"):
     page_lib.gather(tmp_path)
 
 
@@ -229,7 +221,6 @@ def test_a_models_name_is_not_its_path(tmp_path):
 def test_settings_are_compared_with_the_defaults():
   given = {"steps": 7, "seed": 0, "model": {"path": ""}, "new": {"a": 1, "b": None}}
   found = {item["path"]: item for item in page_lib.settings(given)}
-  assert found["steps"]["changed"] and found["steps"]["default"] == "100"
-  assert found["new.a"]["changed"] and not found["new.b"]["changed"]  # a null switch is its preset's
-  assert not found["seed"]["changed"] and not found["model.path"]["changed"]
-  assert found["new.a"]["changed"] and found["new.a"]["default"] == ""
+  changed = {name: item["changed"] for name, item in found.items()}
+  assert changed == {"steps": True, "seed": False, "model.path": False, "new.a": True, "new.b": False}
+  assert (found["steps"]["default"], found["new.a"]["default"]) == ("100", "")

@@ -48,9 +48,8 @@ def test_right_transcripts_are_kept_once(tmp_path):
 
 
 def test_cut_and_failed_episodes_are_not_kept(tmp_path):
-  cut = lambda episode: dataclasses.replace(
-    episode, segments=(*episode.segments[:-1], dataclasses.replace(episode.segments[-1], stop="length"))
-  )
+  long = lambda segment: dataclasses.replace(segment, stop="length")
+  cut = lambda said: dataclasses.replace(said, segments=(*said.segments[:-1], long(said.segments[-1])))
   failed = lambda episode: dataclasses.replace(episode, ended="failed", failure="gone")
   folders = [sampled(tmp_path / "cut", SHORT, OSLO, change=cut), sampled(tmp_path / "gone", SHORT, OSLO, change=failed)]
   assert demonstrations.keep_right(folders, EXAMPLES) == ([], {"cut off": 2, "failed": 2})

@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 
 import played
 import pytest
@@ -40,24 +41,19 @@ def index(tmp_path_factory):
   return retrieval.load_index(place / "index")
 
 
-class Tools:
+def tools(retriever):
   """The searches of a run."""
 
-  def __init__(self, retriever):
-    self.retriever = retriever
+  async def search(query, k=None):
+    return tuple(retriever.search([query], k or 3)[0])
 
-  async def search(self, query, k=None):
-    return tuple(self.retriever.search([query], k or 3)[0])
+  return types.SimpleNamespace(search=search)
 
 
 def probed(index, out, answers, *, examples=EXAMPLES, queries=None, corpus=None, seen=None):
-  """The probe of a policy.
-
-  Args:
-    answers: (question's number, its hops, all that it was shown) → its answer; None searches on.
-    queries: (number, what it was shown) → the query; by default of the person, or of the town that was shown.
-    seen: counts the calls of the policy.
-  """
+  """The probe of a policy whose calls `seen` counts. answers: (question's number, its hops, all that it was shown, its
+  searches) → its answer; None searches on. queries: (number, what it was shown) → the query; by default of the person,
+  or of the town that was shown."""
 
   def asks(i, shown):
     town = re.search(rf"{PERSON(i)} was born in (\w+)", shown)
@@ -67,14 +63,13 @@ def probed(index, out, answers, *, examples=EXAMPLES, queries=None, corpus=None,
     if seen is not None:
       seen.append(1)
     i = int(re.findall(r"Kel(\d+)", segments[0].text)[-1])
-    found = [p.text for segment in segments for p in segment.found or ()]
+    shown, hops = "\n".join(p.text for segment in segments for p in segment.found or ()), 1 + i % 2
     turns = sum(segment.found is not None for segment in segments)
-    shown, hops = "\n".join(found), 1 + i % 2
     said = answers(i, hops, shown, turns)
     return f"<answer> {said} </answer>" if said else f"<search> {(queries or asks)(i, shown)} </search>"
 
   def play_with(play):
-    return played.by_example(lambda one: scripted.run(play(one, scripted.ScriptedPolicy(script), Tools(index))))
+    return played.by_example(lambda one: scripted.run(play(one, scripted.ScriptedPolicy(script), tools(index))))
 
   more = dict(settings=dict(policy="scripted"), top_k=3)
   return search_probe.played(examples, play_with, RECIPE, index.corpus if corpus is None else corpus, out, **more)
@@ -112,18 +107,20 @@ def test_planted_behaviours_are_told_apart(index, tmp_path, behaviour):
 
 
 def test_the_numbers_of_an_honest_policy(index, tmp_path):
-  numbers = probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST])
+  calls, again = [], []
+  numbers = probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], seen=calls)
   of = numbers["retrievers"]
-  assert {name: one["outcome"]["mean"] for name, one in of.items() if name not in ("random", "shuffled")} == dict(
-    own=1.0, again=1.0, empty=0.0, oracle=1.0
-  )
-  assert of["random"]["outcome"]["mean"] < 0.2 and of["shuffled"]["outcome"]["mean"] < 0.2
+  means = {name: one["outcome"]["mean"] for name, one in of.items()}
+  assert means.pop("random") < 0.2 and means.pop("shuffled") < 0.2
+  assert means == dict(own=1.0, again=1.0, empty=0.0, oracle=1.0)
   assert of["empty"]["difference"] == "more" and of["oracle"]["difference"] == of["again"]["difference"] == "none"
   assert {hops: one["mean"] for hops, one in numbers["by_hops"].items()} == {"1": 1.0, "2": 2.0}
   assert numbers["coverage"]["passages"] == 80 and numbers["coverage"]["found"] >= 60
   assert numbers["said"][-1].startswith("More hops have more searches")
   rows = (tmp_path / "shuffled" / "predictions.jsonl").read_text().splitlines()
   assert len(rows) == 40 and json.loads((tmp_path / "shuffled" / "settings.json").read_text())["probe"] == "shuffled"
+  # A killed probe goes on.
+  assert probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], seen=again) == numbers and calls and not again
 
 
 def test_what_results_say_must_matter(index, tmp_path):
@@ -141,11 +138,9 @@ def test_once_is_no_fault_where_all_questions_have_one_hop(index, tmp_path):
   assert numbers["retrievers"]["oracle"]["n"] == 20 and numbers["retrievers"]["oracle"]["difference"] == "unclear"
 
 
-def test_too_few_questions_are_undecided(index, tmp_path):
-  for count, verdict in ((29, search_probe.UNDECIDED), (30, search_probe.HONEST)):
-    few = EXAMPLES[:count]
-    numbers = probed(index, tmp_path / str(count), BEHAVIOURS[search_probe.HONEST], examples=few)
-    assert numbers["verdict"] == verdict, numbers["said"]
+@pytest.mark.parametrize("count, verdict", [(29, search_probe.UNDECIDED), (30, search_probe.HONEST)])
+def test_too_few_questions_are_undecided(index, tmp_path, count, verdict):
+  assert probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], examples=EXAMPLES[:count])["verdict"] == verdict
 
 
 def test_what_cannot_be_measured_is_said(tmp_path, index):
@@ -159,12 +154,6 @@ def test_what_cannot_be_measured_is_said(tmp_path, index):
   assert numbers["verdict"] == search_probe.HONEST  # by the shuffled results alone
   shown = search_probe.text(numbers)
   assert "random: not measurable" in shown and "oracle: not measurable" in shown
-
-
-def test_a_killed_probe_goes_on(index, tmp_path):
-  calls, again = [], []
-  numbers = probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], seen=calls)
-  assert probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], seen=again) == numbers and calls and not again
 
 
 def rows(outcomes):
@@ -218,16 +207,15 @@ def test_the_verdict_of_differences(kinds, verdict, says):
 def test_an_oracle_shows_what_the_episode_has_not_seen(index):
   two = EXAMPLES[1]
   find = search_probe.finders(EXAMPLES, index.corpus, 0)[search_probe.ORACLE]
-  tools = search_probe.SwappedTools(Tools(index), two, find, top_k=1)
-  first, second = scripted.run(tools.search("x")), scripted.run(tools.search(PERSON(1)))
+  swapped = search_probe.SwappedTools(tools(index), two, find, top_k=1)
+  first, second, third = (scripted.run(swapped.search(query)) for query in ("x", PERSON(1), PERSON(1)))
   assert (first, second) == ((two.passages[0],), (two.passages[1],))
-  third = scripted.run(tools.search(PERSON(1)))
   assert [p.id for p in third] == ["p1"] and third[0].score > 0  # the retriever's own
 
 
 def test_drawn_results_depend_on_the_query_alone(index):
   of = lambda seed: search_probe.finders(EXAMPLES, index.corpus, seed)
-  drawn = lambda name, query, seed=0: scripted.run(of(seed)[name](Tools(index), EXAMPLES[3], query, 3, set()))
+  drawn = lambda name, query, seed=0: scripted.run(of(seed)[name](tools(index), EXAMPLES[3], query, 3, set()))
   for name in ("random", "shuffled"):
     assert drawn(name, "a") == drawn(name, "a") and len(drawn(name, "a")) == 3
     assert any(drawn(name, "a") != drawn(name, other) for other in "bcde")

@@ -14,10 +14,10 @@ from ragrl_jax.store import metrics
 def run(folder, reward, **config):
   folder.mkdir(parents=True)
   (folder / "config.json").write_text(json.dumps({"recipe": "arena", "seed": 0, "retrieval": {"index": ""}} | config))
+  same = {"searches": 0.0, "seconds": {"rollout": 2.0, "other": 0.5, "step": 2.5}}
   with metrics.MetricWriter(folder, tensorboard=False) as writer:
     for step in (1, 2, 3):
-      seconds = {"rollout": 2.0, "other": 0.5, "step": 2.5}
-      writer.write(step, {"reward": reward * step, "searches": 0.0, "seconds": seconds})
+      writer.write(step, {"reward": reward * step} | same)
   return folder
 
 

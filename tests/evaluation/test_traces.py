@@ -18,8 +18,8 @@ ROW = {
 
 
 def test_a_trace_shows_who_wrote_what():
-  lines = traces.trace(ROW, width=80).splitlines()
-  text = "\n".join(lines)
+  text = traces.trace(ROW, width=80)
+  lines = text.splitlines()
   assert "\033" not in text and max(map(len, lines)) <= 80
   assert any(re.fullmatch(r" +model │ <search>Kel</search>", line) for line in lines)
   assert "found │ Mazur*, p2 (a new gold passage)" in text
@@ -34,20 +34,15 @@ def test_colours_remove_no_text():
   assert "\033[36m" in colored and "\033[33m" in colored
   assert re.sub(r"\033\[\d+m", "", colored) == traces.trace(ROW, width=80)
   assert "\x1b[2J" not in colored  # a passage cannot clear the screen
-
-
-def test_control_tokens_are_shown():
-  first, *rest = ROW["segments"]
-  row = ROW | {"segments": [first | {"control": [(0, 0, "<|im_start|>")]}, *rest]}
-  assert "prompt │ <|im_start|>Which river?" in traces.trace(row)
-
-
-def test_a_file_gets_no_colours():
-  file = io.StringIO()
+  file = io.StringIO()  # a file gets none
   traces.show(ROW, file)
   assert "\033" not in file.getvalue() and "Which river?" in file.getvalue()
 
 
-def test_a_failed_episode():
-  row = ROW | {"reward": None, "outcome": None, "terms": {}, "ended": "failed", "failure": "timed out"}
-  assert "reward │ none = –; not scored; ended by failed (timed out)" in traces.trace(row)
+def test_control_tokens_and_the_failure_of_an_episode_are_shown():
+  first, *rest = ROW["segments"]
+  row = ROW | {"segments": [first | {"control": [(0, 0, "<|im_start|>")]}, *rest]}
+  row |= {"reward": None, "outcome": None, "terms": {}, "ended": "failed", "failure": "timed out"}
+  said = traces.trace(row)
+  assert "prompt │ <|im_start|>Which river?" in said
+  assert "reward │ none = –; not scored; ended by failed (timed out)" in said

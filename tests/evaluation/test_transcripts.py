@@ -45,9 +45,8 @@ def test_each_system_is_read(tmp_path, system):
   text = WRITTEN[system].format(FOUND)
   owners = [owner for owner, _ in foreign_transcripts.turns(text, system)]
   assert owners == [MODEL, ENVIRONMENT, MODEL]
-  metrics, rows = scored(
-    tmp_path, [dict(id="q1", response=text), dict(question="where is\u00a0ｌｉｍａ", prediction=None)], system
-  )
+  given = [dict(id="q1", response=text), dict(question="where is\u00a0ｌｉｍａ", prediction=None)]
+  metrics, rows = scored(tmp_path, given, system)
   assert rows[0]["prediction"] == "Jane Austen" and rows[0]["em"] == 1.0 and rows[0]["num_searches"] == 1
   assert rows[1]["prediction"] is None and rows[1]["em"] == 0.0 and rows[1]["num_searches"] is None
   assert metrics["em"] == 0.5 and metrics["n"] == 2 and metrics["searches"] == 1.0
@@ -63,10 +62,9 @@ def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
   judges = dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM(), think_search=lexical.Lexical(0.5))
   found = measured.measured(episodes.read_folder(tmp_path / "out"), judges)["nq"]
   # "By Jane Austen." comes from the results and names the answer; "I look." says nothing of the query. q2: no steps.
-  assert {term: of["faithful"] for term, of in found.items()} == dict(
-    information_think=1.0, think_answer=1.0, think_search=0.0
-  )
-  assert all((of["pairs"], of["without"]) == (1, 1) for of in found.values())
+  faithful = dict(information_think=1.0, think_answer=1.0, think_search=0.0)
+  seen = {term: (of["faithful"], of["pairs"], of["without"]) for term, of in found.items()}
+  assert seen == {term: (share, 1, 1) for term, share in faithful.items()}
   scored(tmp_path / "other", [dict(id="q1", prediction="a"), dict(id="q2", prediction="b")], "r1_searcher")
   assert not (tmp_path / "other" / "out" / "episodes.jsonl").exists()  # it marks no thoughts
 
@@ -93,9 +91,8 @@ def test_the_model_cannot_write_its_own_results():
     turns = foreign_transcripts.turns(f"{cut}<answer>b</answer>", "search_r1")
     assert turns[1] == (ENVIRONMENT, "\n\n<information>Doc 1</information>\n\n")
     assert turns[2] == (MODEL, f"{gap}<think>so</think>\n<answer>b</answer>")
-    again = foreign_transcripts.turns(
-      f"{cut}<search>r</search>\n\n<information>Doc 2{gap}<answer>b</answer>", "search_r1"
-    )
+    again = f"{cut}<search>r</search>\n\n<information>Doc 2{gap}<answer>b</answer>"
+    again = foreign_transcripts.turns(again, "search_r1")
     assert [owner for owner, _ in again] == [MODEL, ENVIRONMENT] * 2 + [MODEL]
   refined = "<search>q</search><documents>Doc 1<refine>x</refine><answer>b</answer>"
   assert foreign_transcripts.turns(refined, "autorefine")[-1] == (MODEL, "<refine>x</refine><answer>b</answer>")
@@ -112,7 +109,7 @@ def test_the_prompt_is_not_the_models(tmp_path):
   chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
   said = "<think>I do not know.</think>"
   messages = [
-    dict(role=role, content=f"<answer>{text}</answer>") for role, text in dict(user="x", assistant="Peru").items()
+    dict(role=role, content=f"<answer>{text}</answer>") for role, text in (("user", "x"), ("assistant", "Peru"))
   ]
   other, rules = dict(id="q2", messages=messages), "Rules: <answer>Beijing</answer>"
   for before, more in ((chat, {}), (prompt, {}), (rules, dict(prompt=rules))):
@@ -163,9 +160,7 @@ def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_p
   assert scored(tmp_path, rows, "search_r1")[0]["em"] == 0.5
   assert scored(tmp_path, [rows[0], dict(id="q2", prediction="Chile")], "search_r1")[0]["em"] == 0.0  # once more
   with pytest.raises(ValueError, match="predictions.jsonl: this file is read, too"):
-    foreign_transcripts.score(
-      out / "predictions.jsonl", EXAMPLES, out, system="search_r1", settings=dict(data="nq.jsonl")
-    )
+    foreign_transcripts.score(out / "predictions.jsonl", EXAMPLES, out, system="search_r1", settings={})
 
 
 def test_the_command_does_not_know_a_retriever_that_nobody_named(tmp_path):

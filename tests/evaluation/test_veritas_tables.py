@@ -19,6 +19,7 @@ from ragrl_jax.structs import Example, Passage
 
 PAPER = papers.PAPERS["veritas"]
 NUMBERS = range(12)
+QUESTIONS = [Example(f"test_{n}", f"Who founded Town {n}?", (f"Olaf {n}",), source="nq") for n in NUMBERS]
 
 
 def with_verdicts(evaluations, files):
@@ -33,10 +34,6 @@ def said(number):
   return f"{asked}{found}<think> Olaf {number} did. </think><answer> {answer} </answer>"
 
 
-def questions():
-  return [Example(f"test_{n}", f"Who founded Town {n}?", (f"Olaf {n}",), source="nq") for n in NUMBERS]
-
-
 def transcribed(path):
   jsonl.write(path, (dict(id=f"test_{n}", transcript=said(n)) for n in NUMBERS))
   return path
@@ -45,7 +42,7 @@ def transcribed(path):
 def scored(folder):
   settings = dict(data="nq.jsonl", model="qwen2.5-7b-base")
   path = transcribed(folder.with_suffix(".jsonl"))
-  foreign_transcripts.score(path, questions(), folder, system="search_r1", settings=settings)
+  foreign_transcripts.score(path, QUESTIONS, folder, system="search_r1", settings=settings)
   return records.read(folder)
 
 
@@ -72,10 +69,8 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
   # The LLM says 1 to questions 0 to 5, the model to 2 to 5, and nothing to question 11: they agree on 9 of 11.
   llm = {n: float(n < 6) for n in NUMBERS}
   model = {n: None if n == 11 else float(2 <= n < 6) for n in NUMBERS}
-  files = [
-    verdicts(tmp_path / "a.json", one, dict(information_think=("llm", llm))),
-    verdicts(tmp_path / "b.json", one, dict(information_think=("reward_model", model))),
-  ]
+  given = dict(a=("llm", llm), b=("reward_model", model))
+  files = [verdicts(tmp_path / f"{name}.json", one, dict(information_think=of)) for name, of in given.items()]
   found = cells(with_verdicts([one], files), "Table 1, NQ", "SearchR1-7B-PPO")
   assert found["task"].value == pytest.approx(11 / 12) and found["Info-Think LLMaaJ"].value == 0.5
   assert found["Info-Think RM"].value == pytest.approx(4 / 11)  # the missing verdict is no 0
@@ -86,11 +81,10 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
   assert found["Info-Think Kappa"].value == pytest.approx((9 / 11 - chance) / (1 - chance))
   assert found["Think-Search NLI"].value is None and "ragrl faithfulness" in found["Think-Search NLI"].command
   public = "Search-R1's public checkpoint"
-  assert cells([one], "Table 3, Info-Think", public)["NQ"].value is None
   assert cells(with_verdicts([one], files), "Table 3, Info-Think", public)["NQ"].value == pytest.approx(4 / 11)
+  assert cells([one], "Table 3, Info-Think", public)["NQ"].value is None
   assert cells([one], "Table 2", public)["NQ"].value == pytest.approx(11 / 12)
   assert cells([one], "Table 2", "Search-R1-7B-Base-PPO")["NQ"].value is None  # a training by our own recipe
-
   with pytest.raises(ValueError, match="b.json: .*a.json has llm verdicts on information_think"):
     with_verdicts([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
   with open(tmp_path / "out" / "episodes.jsonl", "a") as file:
@@ -139,7 +133,7 @@ def even(messages, number):
 @pytest.mark.long  # twelve processes, of which seven compile a small model
 def test_the_commands_run_as_printed_in_miniature(tmp_path):
   """From transcripts to filled Tables 1, 9 and 11, with a scripted judge and models of random weights."""
-  writers.write_examples(tmp_path / "nq.jsonl.gz", questions())
+  writers.write_examples(tmp_path / "nq.jsonl.gz", QUESTIONS)
   transcribed(tmp_path / "said.jsonl")
   tables = {one.name: one for one in PAPER.tables}
   named = lambda table, row: next(one for one in tables[table].rows if one.name == row)

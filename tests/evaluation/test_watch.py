@@ -9,18 +9,17 @@ from ragrl_jax.store import jsonl, metrics
 STEPS = [1.0] * 5 + [0.1, 0.1, 1.0, 0.1]  # of entropy
 
 
-def written(folder, entropies):
+def written(folder, entropies, more=None):
+  """The log of a run's entropies, with `more` about its step 7."""
   with metrics.MetricWriter(folder, tensorboard=False) as writer:
     for step, entropy in enumerate(entropies, 1):
-      writer.write(step, {"entropy": entropy})
+      writer.write(step, {"entropy": entropy} | (more if more and step == 7 else {}))
 
 
 def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
   written(tmp_path, STEPS)
-  rows = [
-    {"signs": {"entropy": nats}, "prompt_index": 7, "sample": i, "question": "Who?"}
-    for i, nats in enumerate((0.3, 0.1))
-  ]
+  of = lambda i, nats: {"signs": {"entropy": nats}, "prompt_index": 7, "sample": i, "question": "Who?"}
+  rows = [of(0, 0.3), of(1, 0.1)]
   jsonl.write(tmp_path / "episodes" / "step_000006.jsonl", [*rows, {"prompt_index": 8}])
   done = ragrl("watch", f"--workdir={tmp_path}")
   first, second, now = done.stdout.splitlines()
@@ -31,10 +30,8 @@ def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
 
 
 def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
-    for step, entropy in enumerate([1.0] * 5 + [0.1, 0.1, 0.1], 1):
-      back = {"rollback/to": 5, "rollback/why": "Returned to the weights of step 5"} if step == 7 else {}
-      writer.write(step, {"entropy": entropy} | back)
+  back = {"rollback/to": 5, "rollback/why": "Returned to the weights of step 5"}
+  written(tmp_path, [1.0] * 5 + [0.1, 0.1, 0.1], back)
   said = ragrl("watch", f"--workdir={tmp_path}").stdout.splitlines()
   assert [line.split(":")[0] for line in said] == ["step 6", "step 7", "step 8", "Out of the healthy range at step 8"]
   assert "since step 8" in said[2]

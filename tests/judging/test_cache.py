@@ -1,7 +1,6 @@
 """Verdicts on disk: each is asked for once, and a kill of the writer leaves no broken verdict."""
 
 import concurrent.futures
-import logging
 import os
 import pathlib
 import random
@@ -46,13 +45,9 @@ def test_verdicts_are_stored_by_judge_and_text(tmp_path):
   assert Cached(Judge(0.5, model="x"), tmp_path / "v").judge([("p", "b")]) == [0.501]
   # Moving a space from one text to the other gives another pair.
   assert Cached(Judge(0.5), tmp_path / "v").judge([("p ", "b"), ("p", " b")]) == [0.501, 0.502]
-  assert Cached(first, tmp_path / "v").pace.batch == 7 and len(first.asked) == 2
-
-
-def test_none_is_not_stored(tmp_path):
-  judge = Judge()
-  made = Cached(judge, tmp_path / "v")
-  assert made.judge([("p", "?")]) == made.judge([("p", "?")]) == [None] and len(judge.asked) == 2
+  made = Cached(first, tmp_path / "v")
+  assert made.pace.batch == 7 and len(first.asked) == 2
+  assert made.judge([("p", "?")]) == made.judge([("p", "?")]) == [None] and len(first.asked) == 4  # None is not stored
 
 
 def test_a_failure_stores_the_verdicts_that_were_given(tmp_path):
@@ -129,14 +124,19 @@ PAIRS = [("p", str(i)) for i in range(100)]
 def sound(tmp_path_factory):
   """The bytes of a file with a verdict on each of PAIRS."""
   file = tmp_path_factory.mktemp("sound") / "v"
-  judge = Judge()
-  judge.judge = lambda pairs: [int(claim) / 100 for _, claim in pairs]  # 0.05 belongs to PAIRS[5]
-  Cached(judge, file).judge(PAIRS)
+  truthful(file)
   return file.read_bytes()
 
 
-def flipped(raw, place, bit=1):
-  return raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1 :]
+def truthful(file):
+  """What a judge says of PAIRS beside this file: 0.05 belongs to PAIRS[5]."""
+  judge = Judge()
+  judge.judge = lambda pairs: [int(claim) / 100 for _, claim in pairs]
+  return Cached(judge, file).judge(PAIRS)
+
+
+def flipped(raw, place):
+  return raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
 
 
 def asked_for_all(file):
@@ -167,19 +167,13 @@ def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, caplog, sound, dam
 
 
 def test_random_bytes_give_no_wrong_verdict_and_no_low_level_error(tmp_path, sound):
-  logging.disable(logging.WARNING)
-  try:
-    rng, truth = random.Random(0), [int(claim) / 100 for _, claim in PAIRS]
-    for case in range(8):
-      file, raw = (tmp_path / str(case), bytearray(sound if case % 4 else sound[:-1000]))
-      for _ in range(1 + case % 3):
-        raw[rng.randrange(200 if case % 2 else len(raw))] = rng.randrange(256)
-      file.write_bytes(raw)
-      judge = Judge()
-      judge.judge = lambda pairs: [truth[PAIRS.index(pair)] for pair in pairs]
-      assert Cached(judge, file).judge(PAIRS) == truth, case
-  finally:
-    logging.disable(logging.NOTSET)
+  rng, truth = random.Random(0), [int(claim) / 100 for _, claim in PAIRS]
+  for case in range(8):
+    file, raw = (tmp_path / str(case), bytearray(sound if case % 4 else sound[:-1000]))
+    for _ in range(1 + case % 3):
+      raw[rng.randrange(200 if case % 2 else len(raw))] = rng.randrange(256)
+    file.write_bytes(raw)
+    assert truthful(file) == truth, case
 
 
 def test_a_file_damaged_under_a_run_is_set_aside_once(tmp_path, caplog, sound):

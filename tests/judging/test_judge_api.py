@@ -9,6 +9,7 @@ from ragrl_jax.judging import judge_api, lexical
 from ragrl_jax.settings import Judge
 
 settings = Judge
+STEPS = ("information_think", "think_search")
 
 
 def test_each_asks_once_for_what_needs_asking():
@@ -60,17 +61,15 @@ def test_load_refuses():
 
 def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
   llm = settings(kind="llm", model="m", endpoint="http://localhost:1", prompt="correctness")
-  terms = ("information_think", "think_search")
-  named = lambda base, **by_term: {
-    term: judge.describe()["prompt"] for term, judge in judging.of_steps(base, by_term, terms).items()
-  }
+  of = lambda base, by_term: judging.of_steps(base, by_term, STEPS).items()
+  named = lambda base, **by_term: {term: judge.describe()["prompt"] for term, judge in of(base, by_term)}
   assert named(llm) == dict(information_think="information_think", think_search="think_search")
   bare = dict(information_think="information_think_bare", think_search="think_search")
   assert named(dataclasses.replace(llm, prompt="information_think_bare")) == bare
   assert named(llm, information_think=dict(prompt="information_think_bare"), think_search=dict(prompt=None)) == bare
   with pytest.raises(ValueError, match="config.judges.think_search.prompt='answer'.*Use 'think_search'"):
-    judging.of_steps(llm, dict(think_search=dict(prompt="answer")), terms)
-  assert judging.of_steps(settings(), {}, terms) == {}
+    judging.of_steps(llm, dict(think_search=dict(prompt="answer")), STEPS)
+  assert judging.of_steps(settings(), {}, STEPS) == {}
 
 
 def test_a_wording_belongs_to_its_question(tmp_path):
@@ -78,7 +77,7 @@ def test_a_wording_belongs_to_its_question(tmp_path):
   (tmp_path / "it.txt").write_text("Considered? {premise} {claim}", encoding="utf-8")
   (tmp_path / "ts.txt").write_text("Based on? {premise} {claim}", encoding="utf-8")
   llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=mine)
-  terms = ("information_think", "think_search", "think_answer")
+  terms = (*STEPS, "think_answer")
   used = lambda base, terms=terms, **by_term: {
     term: (its.prompt, its.wording) for term, its in judging.chosen(base, by_term, terms).items()
   }
@@ -87,8 +86,7 @@ def test_a_wording_belongs_to_its_question(tmp_path):
   assert used(llm) == {"": ("information_think", mine), "information_think": ("information_think", mine), **own}
   assert used(llm, think_search=dict(wording=other))["think_search"] == ("think_search", other)
   assert used(dataclasses.replace(llm, prompt="think_search"))["information_think"] == ("information_think", "")
-  marks = {judge.describe()["wording"] for judge in judging.of_terms(llm, {}, terms).values()}
-  assert len(marks) == 3
+  assert len({judge.describe()["wording"] for judge in judging.of_terms(llm, {}, terms).values()}) == 3
   # Other terms of a recipe are asked config.judge.prompt, so in its wording.
   assert used(llm, ("helpful",))["helpful"] == ("information_think", mine)
 
@@ -106,10 +104,10 @@ def test_a_wording_belongs_to_its_question(tmp_path):
 
 
 def test_a_folder_has_a_wording_for_each_question(tmp_path):
-  for name in ("information_think", "think_search"):
+  for name in STEPS:
     (tmp_path / f"{name}.txt").write_text(f"{name}: {{premise}} {{claim}}", encoding="utf-8")
   llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=f"file:{tmp_path}")
-  judges = judging.of_steps(llm, {}, ("information_think", "think_search"))
+  judges = judging.of_steps(llm, {}, STEPS)
   said = {term: judge._prompt.messages("P", "C")[0]["content"] for term, judge in judges.items()}
   assert said == dict(information_think="information_think: P C", think_search="think_search: P C")
   with pytest.raises(ValueError, match="think_answer.txt: the file cannot be read"):

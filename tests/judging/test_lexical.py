@@ -4,9 +4,13 @@ import pytest
 
 from ragrl_jax.judging import judge_api, lexical
 
+RHINE = "The Rhine passes Basel and Cologne."
+
 
 @pytest.mark.parametrize("premise,claim,share", [
-  ("The Rhine passes Basel and Cologne.", "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
+  # Copying scores, and padding does not: four words of 104.
+  (RHINE, RHINE, 1.0), (RHINE, f"{RHINE} {' '.join(f'w{i}' for i in range(100))}", 4 / 104),
+  (RHINE, "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
   ("Basel", "basel basel bern", 0.5),  # distinct words: repetition earns nothing
   ("Basel Basel", "basel", 1.0), ("", "basel", 0.0),
   ("O’Brien’s well–known ｎｏｖｅｌ", "O'Brien's well-known novel", 1.0),
@@ -16,19 +20,13 @@ def test_overlap(premise, claim, share):
   assert lexical.overlap(premise, claim) == pytest.approx(share)
 
 
-def test_copying_scores_and_padding_does_not():
-  premise = "The Rhine passes Basel, Strasbourg and Cologne"
-  assert lexical.overlap(premise, premise) == 1.0
-  assert lexical.overlap(premise, f"{premise} {' '.join(f'w{i}' for i in range(100))}") < 0.1
-
-
 def test_exact_accepts_any_right_answer():
   premise = judge_api.references(["Paris", "the City of Light"])
   answers = ["paris.", "City  of light", "Lyon", "Paris, the City of Light", "the"]
   assert lexical.Exact().judge([(premise, answer) for answer in answers]) == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
-def test_exact_first_saves_calls_of_the_other_judge():
+def test_exact_first_saves_calls_of_the_other_judge_and_its_matches_survive_a_failure():
   class Other:
     pace, asked = judge_api.Pace(3, 2, 1.0), []
 
@@ -37,6 +35,8 @@ def test_exact_first_saves_calls_of_the_other_judge():
 
     def judge(self, pairs):
       self.asked += pairs
+      if len(pairs) > 1:
+        raise judge_api.JudgeFailed("down", [pairs[0]], {pairs[1]: 1.0})
       return [None] * len(pairs)
 
   judge = lexical.ExactFirst(Other())
@@ -44,17 +44,8 @@ def test_exact_first_saves_calls_of_the_other_judge():
   assert judge.judge([("a", "A")]) == [1.0] and judge.judge([]) == []
   assert Other.asked == [("a", "c")] and judge.pace == Other.pace
   assert judge.describe() == dict(kind="other", exact_first=True)
-
-
-def test_exact_matches_survive_a_failure_of_the_other_judge():
-  class Other:
-    pace = judge_api.Pace(3, 2, 1.0)
-
-    def judge(self, pairs):
-      raise judge_api.JudgeFailed("down", [pairs[0]], {pairs[1]: 1.0})
-
   with pytest.raises(judge_api.JudgeFailed) as failed:
-    lexical.ExactFirst(Other()).judge([("Rome", "rome"), ("a", "b"), ("c", "d")])
+    judge.judge([("Rome", "rome"), ("a", "b"), ("c", "d")])
   assert failed.value.answered == {("Rome", "rome"): 1.0, ("c", "d"): 1.0} and failed.value.queries == (("a", "b"),)
 
 

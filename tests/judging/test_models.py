@@ -1,5 +1,7 @@
 """Judges that run in this process: their input, the meaning of their scores, and texts that are too long."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import judge_folders
@@ -32,20 +34,17 @@ def share(logits, yes, no):
   return one / (one + zero)
 
 
-class Recorded:
-  """A dispatcher that records the shapes it is asked to run: (rows, length)."""
+SHAPES = []  # (rows, length) of each program that `entailment` has run
 
-  def __init__(self):
-    self.asked = []
 
-  def __call__(self, function, tokens, mask):
-    self.asked.append((mask.any(axis=1).sum(), tokens.shape[1]))
-    return function(tokens, mask)
+def recorded(function, tokens, mask):
+  SHAPES.append((mask.any(axis=1).sum(), tokens.shape[1]))
+  return function(tokens, mask)
 
 
 @pytest.fixture(scope="module")
 def entailment(t5_folder):
-  return local.NLI(t5_folder, threshold=0.0, batch=3, max_tokens=200, dispatch=Recorded())
+  return local.NLI(t5_folder, threshold=0.0, batch=3, max_tokens=200, dispatch=recorded)
 
 
 def test_nli_input_is_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_folder):
@@ -60,12 +59,11 @@ def test_nli_input_is_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_
 
 
 def test_work_on_the_accelerator_is_dispatched_in_few_shapes(entailment):
-  recorded = entailment._rows._dispatch
-  recorded.asked.clear()
+  SHAPES.clear()
   pairs = [("Basel " * n, CLAIM) for n in range(1, 14)]
   verdicts = entailment.judge(pairs)
-  assert sum(rows for rows, _ in recorded.asked) == len(pairs) == len(verdicts) and entailment.pace.batch == 3
-  assert all(rows <= 3 and length in (64, 128) for rows, length in recorded.asked)
+  assert sum(rows for rows, _ in SHAPES) == len(pairs) == len(verdicts) and entailment.pace.batch == 3
+  assert all(rows <= 3 and length in (64, 128) for rows, length in SHAPES)
 
 
 def test_threshold_half_gives_the_models_greedy_answer(entailment, monkeypatch):
@@ -136,10 +134,9 @@ def test_weights_and_wording_identify_a_judge(t5_folder, decoder_folder):
 
 
 def test_folders_without_a_judge_are_refused(t5_folder, decoder_folder, tmp_path):
-  with pytest.raises(ValueError, match="must be t5"):
-    local.NLI(decoder_folder)
   (tmp_path / "config.json").write_text((t5_folder / "config.json").read_text())
-  with pytest.raises(ValueError, match="no tokenizer"):
-    local.NLI(tmp_path)
-  with pytest.raises(ValueError, match="no tokenizer"):
-    local.RewardModel(t5_folder, prompt="information_think")
+  reward_model = functools.partial(local.RewardModel, prompt="information_think")
+  lacks = (local.NLI, decoder_folder, "must be t5"), (local.NLI, tmp_path, "no tokenizer")
+  for kind, folder, says in (*lacks, (reward_model, t5_folder, "no tokenizer")):
+    with pytest.raises(ValueError, match=says):
+      kind(folder)

@@ -24,17 +24,14 @@ def test_a_prompt_begins_with_one_bos(tmp_path):
     prompts = [tokenizer.render([ASKED]), HuggingFaceTokenizer(folder, chat=False).render([ASKED])]
     for text in ("Hi", tokenizer.control_names[bos] + "Hi", tokenizer.template([ASKED], open_turn=True)):
       prompts += requests.read(json.dumps(dict(prompt=text)).encode(), requests.TEXT, served).prompts
-    assert len(prompts) == 5
-    for prompt in prompts:
-      assert prompt[0] == bos and prompt.count(bos) == 1
+    assert [(prompt[0], prompt.count(bos)) for prompt in prompts] == [(bos, 1)] * 5
 
 
 @pytest.mark.parametrize("name", ["arena", "care", "lear", "search_r1", "untrained", "veritas", "when_to_search"])
 def test_a_question_with_braces_stands_in_the_prompt_as_it_is(name):
   """Questions that look like a template's fields, a pattern's groups or control tokens."""
   example = Example("q", ODD, ("x",), (Passage("a", ODD, ODD),), (0,))
-  messages = recipes.get(name).prompt.messages(example)
-  assert ODD in messages[-1]["content"]
+  assert ODD in recipes.get(name).prompt.messages(example)[-1]["content"]
 
 
 def test_truncation_and_padding_of_a_tokenizers_file_do_not_cut_prompts(tmp_path):
