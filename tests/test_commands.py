@@ -130,30 +130,23 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
     assert f"--config.steps={bad}: '{bad}' is no whole number" in said
 
 
-@pytest.mark.parametrize(
-  "words, says",
-  [
-    ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
-    ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
-    ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
-    ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
-    ((CONFIG,), "--workdir is missing"),
-    (("--workdir=x",), "--config is missing"),
-    (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
-    ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),
-    ((NONE, "--workdir=x", "--config.steps=3"), f"{NONE}: there is no such file"),
-    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
-    ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
-    (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
-    (
-      ("--config=aren", "--workdir=x"),
-      r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of",
-    ),
-    (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
-    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
-    (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, dgpo"),
-  ],
-)
+@pytest.mark.parametrize("words, says", [
+  ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
+  ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
+  ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
+  ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"), ((CONFIG,), "--workdir is missing"),
+  (("--workdir=x",), "--config is missing"),
+  (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
+  ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),
+  ((NONE, "--workdir=x", "--config.steps=3"), f"{NONE}: there is no such file"),
+  (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+  ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
+  (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
+  (("--config=aren", "--workdir=x"), r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of"),
+  (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
+  (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+  (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+])  # fmt: skip
 def test_wrong_flags_are_refused(parse, words, says):
   found, said = parse(*words)
   assert found is None

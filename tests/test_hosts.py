@@ -120,14 +120,10 @@ def check_runs_equal(many, one):
 
 @pytest.mark.hosts  # six processes and this one compile a run's programs
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-  "count, devices, mesh, ahead",
-  [
-    (4, 1, dict(data=1, fsdp=2, tensor=2), 0),  # every axis spans hosts
-    (4, 2, dict(data=2, fsdp=2, tensor=2), 0),
-    (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
-  ],
-)
+@pytest.mark.parametrize("count, devices, mesh, ahead", [
+  (4, 1, dict(data=1, fsdp=2, tensor=2), 0),  # every axis spans hosts
+  (4, 2, dict(data=2, fsdp=2, tensor=2), 0), (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
+])  # fmt: skip
 def test_four_hosts_train_five_steps_like_one_and_two_hosts_resume(world, tmp_path, count, devices, mesh, ahead):
   for hosts_now, steps in ((count, 5), (2, 6)):
     own = count * devices // hosts_now

@@ -50,14 +50,11 @@ def run(mesh, vocab, tokenless=(), beta=None, piece=None):
 
 
 @pytest.mark.parametrize("piece", [None, 2])  # rows of the vocabulary at a time; one device takes all
-@pytest.mark.parametrize(
-  "vocab, sizes",
-  [
-    (32, dict(data=2, fsdp=2, tensor=2)),
-    (34, dict(fsdp=4, tensor=2)),  # 17 rows per device, in four pieces
-    (35, dict(fsdp=2, tensor=2, sequence=2)),  # 35: no mesh divides this vocabulary
-  ],
-)
+@pytest.mark.parametrize("vocab, sizes", [
+  (32, dict(data=2, fsdp=2, tensor=2)),
+  (34, dict(fsdp=4, tensor=2)),  # 17 rows per device, in four pieces
+  (35, dict(fsdp=2, tensor=2, sequence=2)),  # 35: no mesh divides this vocabulary
+])  # fmt: skip
 def test_a_mesh_computes_what_one_device_computes(vocab, sizes, piece):
   mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
   for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab, piece=piece)), strict=True):

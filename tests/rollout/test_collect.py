@@ -196,14 +196,11 @@ def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
   assert metrics["tool_wait_s"] == played.report.wait_s + played.report.judge_wait_s
 
 
-@pytest.mark.parametrize(
-  "error, kind, says",
-  [
-    (KeyError("a bug"), KeyError, "'a bug'"),
-    # As if a library had cancelled one of its own tasks. Without an end the run would wait for ever.
-    (asyncio.CancelledError(), RuntimeError, "the play of 'e2' was cancelled (asyncio.CancelledError)"),
-  ],
-)
+@pytest.mark.parametrize("error, kind, says", [
+  (KeyError("a bug"), KeyError, "'a bug'"),
+  # As if a library had cancelled one of its own tasks. Without an end the run would wait for ever.
+  (asyncio.CancelledError(), RuntimeError, "the play of 'e2' was cancelled (asyncio.CancelledError)"),
+])  # fmt: skip
 def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable(error, kind, says):
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))

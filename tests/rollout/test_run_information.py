@@ -103,14 +103,10 @@ def test_forks_in_shared_rows_score_as_separate_sequences():
     np.testing.assert_allclose(found[1:], np.where(fork.loss_mask[1:], want, 0.0), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "name, changes, words",
-  [
-    ("care", {}, "plays one turn"),
-    ("search_r1", {"switches.max_searches": 0}, "plays one turn"),
-    ("search_r1", {"learner.share_prompts": False}, "share_prompts=True"),
-  ],
-)
+@pytest.mark.parametrize("name, changes, words", [
+  ("care", {}, "plays one turn"), ("search_r1", {"switches.max_searches": 0}, "plays one turn"),
+  ("search_r1", {"learner.share_prompts": False}, "share_prompts=True"),
+])  # fmt: skip
 def test_runs_without_gains_to_measure_are_refused_before_anything_is_read(name, changes, words, tmp_path):
   config = config_lib.load(name, "smoke")
   config.prompting.tokenizer, config.advantage.credit, config.learner.share_prompts = "bytes", "information", True

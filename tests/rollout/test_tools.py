@@ -61,14 +61,11 @@ def test_searches_with_another_k_are_another_batch():
   assert [len(f) for f in found] == [1, 3, 1]
 
 
-@pytest.mark.parametrize(
-  "call, setting",
-  [
-    (lambda tools: tools.search("a"), "config.retrieval.index"),
-    (lambda tools: tools.judge([("a", "b")]), "config.judge.kind"),
-    (lambda tools: tools.embed(["a"]), "config.retrieval.query_encoder"),
-  ],
-)
+@pytest.mark.parametrize("call, setting", [
+  (lambda tools: tools.search("a"), "config.retrieval.index"),
+  (lambda tools: tools.judge([("a", "b")]), "config.judge.kind"),
+  (lambda tools: tools.embed(["a"]), "config.retrieval.query_encoder"),
+])  # fmt: skip
 def test_what_a_run_lacks_is_named_by_its_setting(call, setting):
   (error,) = together(lambda: [call(RetrievalTools(None))])
   assert isinstance(error, ValueError) and setting in str(error)
@@ -119,15 +116,12 @@ def raising(error):
   return answer
 
 
-@pytest.mark.parametrize(
-  "answer, kind, says",
-  [
-    *((raising(error), ToolFailed, "down") for error in (ToolFailed("down"), RetrievalFailed("down", ["a", "b"]))),
-    (raising(OSError("no route")), ToolFailed, "search failed: no route"),
-    (lambda queries, k: [[]], ToolFailed, "1 answers to 2"),
-    (raising(ZeroDivisionError("a bug")), ZeroDivisionError, "a bug"),  # raised in every caller
-  ],
-)
+@pytest.mark.parametrize("answer, kind, says", [
+  *((raising(error), ToolFailed, "down") for error in (ToolFailed("down"), RetrievalFailed("down", ["a", "b"]))),
+  (raising(OSError("no route")), ToolFailed, "search failed: no route"),
+  (lambda queries, k: [[]], ToolFailed, "1 answers to 2"),
+  (raising(ZeroDivisionError("a bug")), ZeroDivisionError, "a bug"),  # raised in every caller
+])  # fmt: skip
 def test_a_failure_of_the_whole_batch_fails_all_of_it(answer, kind, says):
   retriever = Retriever(answer)
   got = ask(RetrievalTools(retriever), "a", "b")
