@@ -71,14 +71,12 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
   full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 9 GiB")
   read_only = OSError(30, "Read-only file system", "/ro/x")
   for main, kind, status, says in (
-    (asks, FileNotFoundError, 2, "no such file"),
-    (negative, ValueError, 2, "max_examples=-1"),
-    (disk, OSError, 2, "No space left"),
+    (asks, FileNotFoundError, 2, "no such file"), (negative, ValueError, 2, "max_examples=-1"),
+    (disk, OSError, 2, "No space left"), (stops, learner.NonFinite, 1, "not finite. Lower"),
     (raises(read_only), OSError, 2, "error: /ro/x: Read-only file system. Name another"),
-    (stops, learner.NonFinite, 1, "not finite. Lower"),
     (raises(structs.ToolFailed("gone")), structs.ToolFailed, 1, "gone"),
     (raises(full), jax.errors.JaxRuntimeError, 1, "micro_rows"),
-  ):
+  ):  # fmt: skip
     with pytest.raises(SystemExit) as ended:
       commands.guarded(main)
     said = capsys.readouterr().err
@@ -86,12 +84,10 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     with pytest.raises(kind):
       commands.guarded(main, shown=True)  # --traceback
   for bug, kind in (
-    (lambda: json.loads("{"), ValueError),
-    (lambda: int("x"), ValueError),
-    (lambda: {}["x"], KeyError),
+    (lambda: json.loads("{"), ValueError), (lambda: int("x"), ValueError), (lambda: {}["x"], KeyError),
     (raises(ValueError("not raised by the library")), ValueError),
     (raises(jax.errors.JaxRuntimeError("INTERNAL")), jax.errors.JaxRuntimeError),
-  ):
+  ):  # fmt: skip
     with pytest.raises(kind):
       commands.guarded(bug)
 

@@ -81,14 +81,12 @@ def test_rows_are_independent_and_the_program_compiles_once():
     state, stop = step(automaton.table, state, np.full(3, ord(letter), np.int32), accept)
     seen.append([automaton.names[i] if i >= 0 else "" for i in np.asarray(stop)])
   assert seen == [["", "", ""], ["ab", "b", ""]]
-  assert stop.dtype == state.dtype == np.int32
-  assert step._cache_size() == 1
+  assert stop.dtype == state.dtype == np.int32 and step._cache_size() == 1
 
 
 def test_without_stop_strings_only_eos_is_left():
   automaton = stops.Stops(ByteTokenizer(), [], rows=258)
-  assert automaton.names == ("eos",)
-  assert run(automaton, [65, 256], automaton.mask([]))[0] == ["", "eos"]
+  assert automaton.names == ("eos",) and run(automaton, [65, 256], automaton.mask([]))[0] == ["", "eos"]
 
 
 def test_thirty_strings_fit_into_a_mask():

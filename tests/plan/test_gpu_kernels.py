@@ -186,8 +186,7 @@ def test_fusions_that_start_early_move_the_same():
   start = "%out = ((f32[64,8]{1,0}, f32[8]{0}, s32[]), f32[64,8]{1,0}, u32[]) fusion-start(%all, %row.1, %zero), "
   after = f"{start}kind=kLoop, calls=%put\n  ROOT %done = f32[64,8]{{1,0}} fusion-done(%out)"
   text = MOVING.replace(before, after)
-  assert text != MOVING and moved(text) == moved(MOVING)
-  assert launches(text) == launches(MOVING)
+  assert text != MOVING and moved(text) == moved(MOVING) and launches(text) == launches(MOVING)
 
 
 def test_a_loop_that_the_host_counts_has_as_many_turns():

@@ -54,12 +54,9 @@ class Counting:
 
 def test_a_gain_is_the_rise_from_before_a_turn_to_behind_its_results():
   score = Counting()
-  first, second, third = gained(
-    [played(0, "Eve", "Bob", "Eve"), played(0, "Eve", "Eve", sample=1), played(1, "Ann", "Ann")], score
-  )
-  np.testing.assert_allclose(first, [1, 11, np.nan])
-  np.testing.assert_allclose(second, [11, np.nan])
-  np.testing.assert_allclose(third, [1, np.nan])
+  pairs = [played(0, "Eve", "Bob", "Eve"), played(0, "Eve", "Eve", sample=1), played(1, "Ann", "Ann")]
+  for gains, want in zip(gained(pairs, score), ([1, 11, np.nan], [11, np.nan], [1, np.nan]), strict=True):
+    np.testing.assert_allclose(gains, want)
   # The prompt of a group is scored once: 3 + 1 and 2 contexts.
   assert len(score.texts) == 6 and sorted(set(score.golds)) == ["Ann", "Eve"]
   assert all(text.endswith(("<answer> Eve", "<answer> Ann")) for text in score.texts)
