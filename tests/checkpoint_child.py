@@ -16,10 +16,9 @@ from ragrl_jax.store import checkpoint
 DEVICES = 4
 MESHES = {1: dict(data=1, fsdp=4), 2: dict(data=2, tensor=2), 4: dict(data=1, fsdp=2, tensor=2)}  # by hosts
 SHAPES = dict(
-  embedding=((32, 16), np.float32),
-  step=((), np.int32),
+  embedding=((32, 16), np.float32), step=((), np.int32),
   layers=dict(q=((2, 16, 8), np.float32), q_norm=((2, 8), np.float32)),
-)
+)  # fmt: skip
 
 
 def values(shape, dtype):
@@ -29,8 +28,7 @@ def values(shape, dtype):
 def tree(make):
   """`make(shape, dtype, sharding)` for every array of the state, on a mesh of this number of hosts."""
   mesh = mesh_lib.make(jax.devices(), **MESHES[hosts.count()])
-  is_leaf = lambda x: isinstance(x, tuple)
-  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(*x), SHAPES, is_leaf=is_leaf)
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(*x), SHAPES, is_leaf=lambda x: isinstance(x, tuple))
   return jax.tree.map(lambda x, at: make(x.shape, x.dtype, at), shapes, rules.shardings(mesh, shapes))
 
 
@@ -40,9 +38,8 @@ def save(folder):
 
 
 def restore(folder):
-  found, host = checkpoint.Checkpoints(folder, keep=1).restore(
-    tree(lambda shape, dtype, at: jax.ShapeDtypeStruct(shape, dtype, sharding=at))
-  )
+  like = tree(lambda shape, dtype, at: jax.ShapeDtypeStruct(shape, dtype, sharding=at))
+  found, host = checkpoint.Checkpoints(folder, keep=1).restore(like)
   assert host == dict(hosts=int(folder.name))
   for x, (shape, dtype) in zip(jax.tree.leaves(found), jax.tree.leaves(SHAPES, is_leaf=lambda x: isinstance(x, tuple))):
     for part in x.addressable_shards:

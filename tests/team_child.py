@@ -17,8 +17,6 @@ import small_engine as kit
 from flax import nnx
 
 from ragrl_jax.engine import team
-from ragrl_jax.engine.engine import Engine
-from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.rollout import dispatch, multihost
@@ -33,19 +31,10 @@ def played(learner, sizes, made=None):
   The episodes are of two batches, the second one beside other work, and greedy ones by later weights.
   """
   here = mesh_lib.of_engine(learner, **sizes)
-  graphdef, params = nnx.split(kit.model())
-  params = rules.place(learner, params)
+  params = rules.place(learner, nnx.state(kit.model()))
   every = mesh_lib.engines(learner, **sizes) if hosts.count() > 1 else None
-  engine = Engine(
-    graphdef,
-    kit.TOKENIZER,
-    kit.stops(),
-    Sizes(**SIZES, replicas=here.shape["data"]),
-    mesh=here,
-    engines=every,
-    team=made,
-  )
-  engine.load(params, version=1)
+  how = dict(replicas=here.shape["data"], mesh=here, engines=every, team=made)
+  engine = kit.loaded(kit.model(), params=params, **SIZES | how)
   many = multihost.MultiHostRollout(kit.rollout(engine), made)
   work = dispatch.Work(pieces(params))
   with many.session() as session:
@@ -79,10 +68,9 @@ if __name__ == "__main__":
     learner = mesh_lib.make(jax.devices(), data=1, fsdp=-1)
     made = team.for_mesh(learner, **sizes)
     if fails and number == count - 1:
-      run, calls = made._follow, []
-      made.tell = lambda name, arrays, tell=made.tell: (
-        calls.append(name) or (os._exit(9) if calls.count("decode") > 4 else tell(name, arrays))
-      )
+      tell, calls = made.tell, []
+      ends = lambda name: calls.append(name) or calls.count("decode") > 4
+      made.tell = lambda name, arrays: os._exit(9) if ends(name) else tell(name, arrays)
     found = played(learner, sizes, made)
     if number == 0:
       out.write_text(json.dumps(found))

@@ -71,14 +71,12 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
   full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 9 GiB")
   read_only = OSError(30, "Read-only file system", "/ro/x")
   for main, kind, status, says in (
-    (asks, FileNotFoundError, 2, "no such file"),
-    (negative, ValueError, 2, "max_examples=-1"),
-    (disk, OSError, 2, "No space left"),
+    (asks, FileNotFoundError, 2, "no such file"), (negative, ValueError, 2, "max_examples=-1"),
+    (disk, OSError, 2, "No space left"), (stops, learner.NonFinite, 1, "not finite. Lower"),
     (raises(read_only), OSError, 2, "error: /ro/x: Read-only file system. Name another"),
-    (stops, learner.NonFinite, 1, "not finite. Lower"),
     (raises(structs.ToolFailed("gone")), structs.ToolFailed, 1, "gone"),
     (raises(full), jax.errors.JaxRuntimeError, 1, "micro_rows"),
-  ):
+  ):  # fmt: skip
     with pytest.raises(SystemExit) as ended:
       commands.guarded(main)
     said = capsys.readouterr().err
@@ -86,12 +84,10 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     with pytest.raises(kind):
       commands.guarded(main, shown=True)  # --traceback
   for bug, kind in (
-    (lambda: json.loads("{"), json.JSONDecodeError),
-    (lambda: int("x"), ValueError),
-    (lambda: {}["x"], KeyError),
+    (lambda: json.loads("{"), json.JSONDecodeError), (lambda: int("x"), ValueError), (lambda: {}["x"], KeyError),
     (raises(ValueError("not raised by the library")), ValueError),
     (raises(jax.errors.JaxRuntimeError("INTERNAL")), jax.errors.JaxRuntimeError),
-  ):
+  ):  # fmt: skip
     with pytest.raises(kind):
       commands.guarded(bug)
 
@@ -130,31 +126,24 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
     assert f"--config.steps={bad}: '{bad}' is no whole number" in said
 
 
-@pytest.mark.parametrize(
-  "words, says",
-  [
-    ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
-    ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
-    ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
-    ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
-    ((CONFIG,), "--workdir is missing"),
-    (("--workdir=x",), "--config is missing"),
-    (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
-    ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),
-    ((NONE, "--workdir=x", "--config.steps=3"), f"{NONE}: there is no such file"),
-    (("--config=", "--config.steps=3", "--workdir=x"), "--config=: there is no such file"),
-    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
-    ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
-    (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
-    (
-      ("--config=aren", "--workdir=x"),
-      r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of",
-    ),
-    (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
-    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
-    (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, dgpo"),
-  ],
-)
+@pytest.mark.parametrize("words, says", [
+  ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
+  ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
+  ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
+  ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"), ((CONFIG,), "--workdir is missing"),
+  (("--workdir=x",), "--config is missing"),
+  (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
+  ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),
+  ((NONE, "--workdir=x", "--config.steps=3"), f"{NONE}: there is no such file"),
+  (("--config=", "--config.steps=3", "--workdir=x"), "--config=: there is no such file"),
+  (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+  ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
+  (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
+  (("--config=aren", "--workdir=x"), r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of"),
+  (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
+  (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+  (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+])  # fmt: skip
 def test_wrong_flags_are_refused(parse, words, says):
   found, said = parse(*words)
   assert found is None

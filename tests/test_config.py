@@ -29,8 +29,7 @@ def flat(values, prefix=""):
 
 def test_the_config_has_all_earlier_settings():
   now, before = list(flat(config_lib.default_config().to_dict())), list(json.loads(GOLDEN.read_text()).items())
-  assert now == before
-  assert [type(value) for _, value in now] == [type(value) for _, value in before]
+  assert now == before and [type(value) for _, value in now] == [type(value) for _, value in before]
 
 
 def test_the_typed_settings_equal_the_configs():

@@ -53,8 +53,7 @@ def test_launchers_run_commands_by_path():
 
 
 def test_a_command_receives_its_own_flags(ragrl):
-  assert ragrl("train", "--config=arena") == (0, "", "", ["train"])
-  assert sys.argv == ["ragrl train", "--config=arena"]
+  assert ragrl("train", "--config=arena") == (0, "", "", ["train"]) and sys.argv == ["ragrl train", "--config=arena"]
   assert ragrl("index", "--help")[3] == ["index"] and sys.argv == ["ragrl index", "--help"]
 
 

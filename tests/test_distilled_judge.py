@@ -23,10 +23,8 @@ PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<
 def pairs(count):
   """Pairs whose thoughts state what was read or state nothing. One word decides which."""
   said = lambda n: f"Oslo has {n} mayors" if n % 2 else f"nothing {n} here"
-  return [
-    Example(str(n), said(n), (), (Passage("1", "", f"Oslo has {n} mayors."),), source=f"q{n // 2}")
-    for n in range(count)
-  ]
+  read = lambda n: (Passage("1", "", f"Oslo has {n} mayors."),)
+  return [Example(str(n), said(n), (), read(n), source=f"q{n // 2}") for n in range(count)]
 
 
 @pytest.mark.long  # trains and serves a model
@@ -39,9 +37,8 @@ def test_from_labels_to_service(tmp_path):
   shutil.copyfile(tmp_path / "tokenizer.model", tmp_path / "base" / "tokenizer.model")
 
   labeller = judging.load(settings.Judge(kind="lexical", threshold=1.0))
-  learnt, held_out = distil.split(
-    distil.labelled(pairs(120), labeller.judge([distil.asked(pair) for pair in pairs(120)])), 24, seed=0
-  )
+  labels = labeller.judge([distil.asked(pair) for pair in pairs(120)])
+  learnt, held_out = distil.split(distil.labelled(pairs(120), labels), 24, seed=0)
   writers.write_examples(tmp_path / "train.jsonl", learnt, turns=distil.transcripts(learnt))
   config.recipe, config.preset, config.switches = "veritas", "reward_model", dict(judge_prompt=PROMPT)
   config.model.path, config.data.train = str(tmp_path / "base"), str(tmp_path / "train.jsonl")
@@ -54,8 +51,7 @@ def test_from_labels_to_service(tmp_path):
     return schedules.stopped_rising(curve, patience=5, rise=0.005, gain=0.25)
 
   *_, last = sft.sft(config, tmp_path / "run", reached=reached)
-  assert last["step"] < 120
-  assert lora.is_folder(tmp_path / "run" / "model")
+  assert last["step"] < 120 and lora.is_folder(tmp_path / "run" / "model")
 
   service = dict(kind="reward_model", prompt=PROMPT, path=str(tmp_path / "run" / "model"), batch=16, max_tokens=128)
   judges = judging.of_terms(settings.Judge(), dict(information_think=service), ["information_think"])

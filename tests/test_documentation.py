@@ -109,9 +109,8 @@ def test_a_symbol_without_a_docstring_is_named(tmp_path):
 
 
 def test_a_docstring_is_shown_as_it_is_written():
-  shown = reference()["markdown"](
-    "Sums `a_b`, 2 * 3 < 7.\n\nArgs:\n  mask: 1 on\n    trained tokens.\n\nRaises:\n  ValueError: <odd>.\n"
-  )
+  text = "Sums `a_b`, 2 * 3 < 7.\n\nArgs:\n  mask: 1 on\n    trained tokens.\n\nRaises:\n  ValueError: <odd>.\n"
+  shown = reference()["markdown"](text)
   assert shown.startswith("Sums `a_b`, 2 \\* 3 \\< 7.\n")
   assert "**Args**\n\n- **mask**: 1 on\n  trained tokens.\n" in shown
   assert "- **ValueError**: \\<odd\\>." in shown

@@ -91,38 +91,28 @@ def test_a_run_that_has_reached_its_goal_is_over(world, tmp_path, variant, begin
   assert [row["step"] for row in start(lambda row: row["step"] == 2)] == [1, 2]
   (tmp_path / "finished.json").unlink()  # the state after a kill before the model is saved
   (tmp_path / "model" / "model.safetensors").unlink()
-  assert start() == [] and (tmp_path / "model" / "model.safetensors").is_file()
-  assert "going on from step 2" in said[-1]
+  assert start() == [] and (tmp_path / "model" / "model.safetensors").is_file() and "going on from step 2" in said[-1]
   config.steps = 5
   assert start() == [] and "is finished" in said[-1]
 
 
-@pytest.mark.slow  # a run of fine-tuning
-def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path):
-  config = settings(world, "sft")
-  config.learner.row_lengths = ()
-  with pytest.raises(hosts.Stopped) as stopped:
-    list(sft.sft(config, tmp_path / "run", evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))
-  assert stopped.value.code == 130
-  assert [row["step"] for row in sft.sft(config, tmp_path / "run")] == [3, 4]
-  list(sft.sft(config, tmp_path / "whole"))
-  tiny_world.assert_same(tmp_path / "whole", tmp_path / "run")
-
-
 @pytest.mark.slow  # runs of fine-tuning
-def test_drawn_transcripts_are_those_of_their_step(world, tmp_path):
-  """A run that draws is resumed like one that reads, and needs no file of transcripts."""
+@pytest.mark.parametrize("draws", [False, True])
+def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path, draws):
+  """Whether its transcripts are read or drawn: then they are those of their step, and no file is needed."""
   config, asked = settings(world, "sft"), []
-  config.data.train = "drawn"
+  config.data.train, config.learner.row_lengths = ("drawn", (192,)) if draws else (config.data.train, ())
 
   def drawn(step):
     asked.append(step)
     return [([5 + step, 6, 7 + i, 8], [0.0, 0.0, 1.0, 1.0]) for i in range(8)]
 
-  with pytest.raises(hosts.Stopped):
-    list(sft.sft(config, tmp_path / "run", drawn=drawn, evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))
-  assert [row["step"] for row in sft.sft(config, tmp_path / "run", drawn=drawn)] == [3, 4] and asked == [0, 1, 2, 3]
-  list(sft.sft(config, tmp_path / "whole", drawn=drawn))
+  start = lambda name, **how: sft.sft(config, tmp_path / name, **how, **dict(drawn=drawn) if draws else {})
+  with pytest.raises(hosts.Stopped) as stopped:
+    list(start("run", evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))
+  assert stopped.value.code == 130
+  assert [row["step"] for row in start("run")] == [3, 4] and asked == [0, 1, 2, 3] * draws
+  list(start("whole"))
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "run")
 
 

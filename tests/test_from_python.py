@@ -26,9 +26,8 @@ def reward(example, episode):
 
 def shown(result) -> str:
   """The page in a result's frame."""
-  (page,) = re.findall(
-    r'<iframe sandbox="allow-scripts" style="[^"]*" srcdoc="([^"]*)"></iframe>', result._repr_html_()
-  )
+  frame = r'<iframe sandbox="allow-scripts" style="[^"]*" srcdoc="([^"]*)"></iframe>'
+  (page,) = re.findall(frame, result._repr_html_())
   return html.unescape(page)
 
 

@@ -120,14 +120,10 @@ def check_runs_equal(many, one):
 
 @pytest.mark.hosts  # six processes and this one compile a run's programs
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-  "count, devices, mesh, ahead",
-  [
-    (4, 1, dict(data=1, fsdp=2, tensor=2), 0),  # every axis spans hosts
-    (4, 2, dict(data=2, fsdp=2, tensor=2), 0),
-    (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
-  ],
-)
+@pytest.mark.parametrize("count, devices, mesh, ahead", [
+  (4, 1, dict(data=1, fsdp=2, tensor=2), 0),  # every axis spans hosts
+  (4, 2, dict(data=2, fsdp=2, tensor=2), 0), (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
+])  # fmt: skip
 def test_four_hosts_train_five_steps_like_one_and_two_hosts_resume(world, tmp_path, count, devices, mesh, ahead):
   for hosts_now, steps in ((count, 5), (2, 6)):
     own = count * devices // hosts_now
@@ -151,9 +147,8 @@ def test_any_number_of_hosts_restores_what_any_number_saved(tmp_path):
 @pytest.mark.hosts  # starts five processes
 def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(tmp_path):
   child, workdir = pathlib.Path(__file__).with_name("signals_child.py"), tmp_path / "run"
-  begin = lambda logs, count: start_all(
-    [(child, number, count, port, workdir) for port in [free_port()] for number in range(count)], logs
-  )
+  of = lambda port, count: [(child, number, count, port, workdir) for number in range(count)]
+  begin = lambda logs, count: start_all(of(free_port(), count), logs)
   stepped = lambda logs: (logs / "1.txt").exists() and "3\n" in (logs / "1.txt").read_text()
   last = 0
   for attempt in (1, 2):
@@ -188,14 +183,8 @@ def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
   made, usual = flat(tiny_world.config(world, variant="sft")), flat(config_lib.load("quickstart", "sft"))
   changed = [f"--config.{name}={value}" for name, value in made.items() if value != usual.get(name)]
   for count in (1, 2):
-    command = [
-      "-m",
-      "ragrl_jax",
-      "sft",
-      f"--config={ROOT}/configs/quickstart.py:sft",
-      f"--workdir={tmp_path / str(count)}",
-    ]
-    command += [*changed, f"--config.mesh.data={count}"]
+    command = ["-m", "ragrl_jax", "sft", f"--config={ROOT}/configs/quickstart.py:sft", *changed]
+    command += [f"--workdir={tmp_path / str(count)}", f"--config.mesh.data={count}"]
     if count > 1:
       command += [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={count}"]
     each = [[*command, *[f"--process_id={number}"] * (count > 1)] for number in range(count)]

@@ -1,6 +1,7 @@
 """A newcomer's mistakes are refused with the setting's name, before weights and index are loaded."""
 
 import ast
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -70,8 +71,7 @@ def nothing_loads(monkeypatch):
 
 
 def test_allowed_names_equal_those_of_the_rooms_that_read_them():
-  assert sorted(settings.FAMILIES) == sorted(FAMILIES)
-  assert settings.JUDGES == judging.KINDS
+  assert sorted(settings.FAMILIES) == sorted(FAMILIES) and settings.JUDGES == judging.KINDS
 
 
 def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_path):
@@ -94,9 +94,8 @@ def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
   check()  # this arm asks no judge, but `ragrl faithfulness` may
   with config.unlocked():
     config.judges.information_thinks = dict(kind="exact")
-  with pytest.raises(
-    ValueError, match="config.judges.information_thinks: no judge is asked for this term.*think_answer"
-  ):
+  says = "config.judges.information_thinks: no judge is asked for this term.*think_answer"
+  with pytest.raises(ValueError, match=says):
     check()
 
 
@@ -118,12 +117,8 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
   training = lambda config: list(train.train(config, tmp_path / "run"))
   tuning = lambda config: list(sft.sft(config, tmp_path / "run"))
   evaluating = lambda config: evaluate.evaluate(config, tmp_path, "none.jsonl", tmp_path / "out")
-  every, learning, playing, alone = (
-    (training, tuning, evaluating),
-    (training, tuning),
-    (training, evaluating),
-    (training,),
-  )
+  every, learning = (training, tuning, evaluating), (training, tuning)
+  playing, alone = (training, evaluating), (training,)
   care, judge = {"recipe": "care"}, {"recipe": "care", "judge.kind": "reward_model"}
   hub_name = "='owner/name': there is no such folder"
   for change, says, runs in (
@@ -185,24 +180,18 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   (128, 32.0, 8, True), (129, 32.0, 8, False),  # as Llama 3.2, whose number of positions is that after scaling
 ])  # fmt: skip
 def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
+  scaling = dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0)
   values = dict(
     model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
     rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
-    rope_scaling=factor
-    and dict(
-      rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0,
-      original_max_position_embeddings=original,
-    ),
+    rope_scaling=factor and scaling | dict(original_max_position_embeddings=original),
   )  # fmt: skip
   (tmp_path / "config.json").write_text(json.dumps(values))
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context
-  check = lambda: checks.context(made := settings.of(config), prepared.shape(made))
-  if fits:
-    check()
-  else:
-    with pytest.raises(ValueError, match=f"config.rollout.context={context} is more than the {context - 1} positions"):
-      check()
+  says = f"config.rollout.context={context} is more than the {context - 1} positions"
+  with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=says):
+    checks.context(made := settings.of(config), prepared.shape(made))
 
 
 @pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
@@ -289,9 +278,8 @@ def test_questions_that_cannot_be_rewarded():
   ({}, "score() returned no term"),
 ])  # fmt: skip
 def test_a_reward_without_its_terms_is_refused_before_the_run(terms, says):
-  own = dataclasses.replace(
-    recipes.get("arena"), score=lambda example, episode: terms, weights=lambda step: {"quote": 1}
-  )
+  of = dict(score=lambda example, episode: terms, weights=lambda step: {"quote": 1})
+  own = dataclasses.replace(recipes.get("arena"), **of)
   with pytest.raises(ValueError, match=re.escape(says)):
     questions.check_reward(own, SHOWN[0], "data.jsonl")
 
@@ -351,10 +339,9 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
 
 
 def test_a_model_defines_its_end_of_turn(tmp_path):
-  weights.write_generation_config(tmp_path, (5,), None)
-  assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=5)
-  weights.write_generation_config(tmp_path, (5, 7), 1)
-  assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=[5, 7], bos_token_id=1)
+  for eos, bos, want in (((5,), None, dict(eos_token_id=5)), ((5, 7), 1, dict(eos_token_id=[5, 7], bos_token_id=1))):
+    weights.write_generation_config(tmp_path, eos, bos)
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == want
 
 
 PLACEHOLDERS = (".field", ".any.field")  # in usage lines: --config.field=value

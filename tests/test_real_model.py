@@ -29,16 +29,19 @@ def command(given, workdir, *flags):
   return [sys.executable, str(RUN), *map(str, named)]
 
 
-def run(given, workdir, *flags):
-  """What a run prints that ends well."""
-  done = subprocess.run(command(given, workdir, *flags), capture_output=True, text=True, cwd=ROOT)
+def printed(*command, **how):
+  """What a command prints that ends well."""
+  done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=ROOT, **how)
   assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
   return done.stdout
 
 
+def run(given, workdir, *flags):
+  return printed(*command(given, workdir, *flags))
+
+
 def results(*flags):
-  program = str(RUN.with_name("results.py"))
-  return subprocess.run([sys.executable, program, *map(str, flags)], capture_output=True, text=True, check=True).stdout
+  return printed(sys.executable, RUN.with_name("results.py"), *flags)
 
 
 @pytest.mark.long  # twelve commands
@@ -89,8 +92,7 @@ def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
 def test_both_stages_of_when_to_search_are_played():
   plan = [sys.executable, str(RUN), "--list", "--system=when_to_search", "--model=M"]
   for flags, says in ((["--no-gpu"], "--config.steps=14 --config.switches.stage_two_from=9"), (["--gpu"], None)):
-    found = subprocess.run([*plan, *flags], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    (line,) = (line for line in found.splitlines() if line.startswith("ragrl train"))
+    (line,) = (line for line in printed(*plan, *flags).splitlines() if line.startswith("ragrl train"))
     assert says in line if says else "stage_two_from" not in line  # the config's own
   config = config_lib.load("small:when_to_search,exact,ngrams")
   recipe = recipes.get(config.recipe, config.preset, **config.switches)
@@ -99,13 +101,9 @@ def test_both_stages_of_when_to_search_are_played():
 
 def test_the_page_prints_the_commands_as_they_are_run():
   """docs/first_real_run.md has each command of the hour's run, in its order."""
-  environment = {**os.environ, "RAGRL_DATA": str(ROOT / "nowhere")}
-  listed = subprocess.run(
-    [sys.executable, str(RUN), "--list", "--no-gpu"], capture_output=True, text=True, cwd=ROOT, env=environment,
-    check=True,
-  )  # fmt: skip
+  listed = printed(sys.executable, RUN, "--list", "--no-gpu", env=os.environ | dict(RAGRL_DATA=str(ROOT / "nowhere")))
   page = (ROOT / "docs" / "first_real_run.md").read_text(encoding="utf-8").replace(" \\\n  ", " ")
-  places = [page.index(line) for line in listed.stdout.splitlines()]
+  places = [page.index(line) for line in listed.splitlines()]
   assert len(places) == 14 and places == sorted(places)
 
 

@@ -64,10 +64,9 @@ def test_care(world, tmp_path):
 
 
 @pytest.mark.long  # the runs' programs
-@pytest.mark.parametrize(
-  ("name", "variant", "demonstrated", "rank"),
-  [("care", "sft", players.play_care, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)],
-)
+@pytest.mark.parametrize("name, variant, demonstrated, rank", [
+  ("care", "sft", players.play_care, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0),
+])  # fmt: skip
 def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   """The warm start and the baselines of the configs. Adapters, if the paper has them, are merged into a new model."""
   config = small(name, world, f"{variant},smoke")

@@ -192,9 +192,8 @@ def test_a_collapsed_run_goes_on_from_healthy_weights_with_other_questions_and_h
   assert kept.steps() == [0, 2, 4, 6, 9, 10, 11]
   for name, array in tiny_world.arrays(tmp_path, 6)[1].items():
     np.testing.assert_array_equal(array, tiny_world.arrays(tmp_path, 9)[1][name], err_msg=name)
-  prompts = [
-    {row["prompt_index"] for row in episodes.read_episodes(path)} for path in episodes.steps(tmp_path).values()
-  ]
+  logged = map(episodes.read_episodes, episodes.steps(tmp_path).values())
+  prompts = [{row["prompt_index"] for row in rows} for rows in logged]
   assert len(prompts) == STEPS and sorted(set().union(*prompts)) == [*range(2 * STEPS)]
   # The second stage began because of step 8, which is undone.
   weights = [row["weight/sum"] for row in rows]
@@ -244,9 +243,7 @@ STEERED |= {"advantage.kind": "gae", "critic.kind": "own", "critic.learning_rate
   ({}, ("deleting", "its row", "its checkpoint", 8)), ({}, ("before", "its episodes", "after", 7, 10)),
   (AHEAD, ("its row", "after", 8, 10)), (KEEPING, ("its row", "after", 8, 10)), (STEERED, ("its row", "after", 8, 10)),
 ])  # fmt: skip
-def test_a_run_that_is_killed_around_a_rollback_ends_bit_for_bit_like_an_undisturbed_one(
-  start, tmp_path, settings, points
-):
+def test_a_run_that_is_killed_around_a_rollback_ends_like_an_undisturbed_one(start, tmp_path, settings, points):
   sick, to = ({7, 9}, 4) if settings == AHEAD else (SICK, 6)
   assert returns(start(tmp_path / "whole", settings, sick)) == {9: to}
   start(tmp_path / "begun", settings, sick, until=7)

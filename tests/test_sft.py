@@ -61,8 +61,7 @@ def test_a_long_transcript_loses_its_end():
   whole, weights = tokenised(turn)
   cut = tokenised(turn, most=20)
   assert cut == (whole[:20], weights[:20]) and len(whole) > 20
-  assert tokenised(turn, most=len(whole)) == (whole, weights)
-  assert tokenised(turn, most=20, longest=20) == cut
+  assert tokenised(turn, most=len(whole)) == (whole, weights) and tokenised(turn, most=20, longest=20) == cut
   with pytest.raises(ValueError, match="'q' has .* tokens, the longest row 20.*row_lengths.*config.sft.max_tokens"):
     tokenised(turn, longest=20)
 

@@ -39,11 +39,8 @@ def test_alarms_are_replayed_from_a_runs_metrics():
   assert collapse.alarms(rows) == {"far_update": 3}  # a step that teaches nothing is no alarm
 
 
-def test_the_page_is_what_the_record_gives():
+def test_pages_are_what_their_records_give():
   assert collapse.PAGE.read_text() == collapse.page(collapse.merged([]))
-
-
-def test_the_page_of_teachers_is_that_of_its_record():
   assert teacher.PAGE.read_text() == teacher.page([*jsonl.read(teacher.RECORD)])
 
 

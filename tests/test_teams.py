@@ -25,15 +25,12 @@ def in_one_process():
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-  "count, devices, mesh",
-  [
-    (2, 1, dict(tensor=2)),
-    (2, 2, dict(tensor=2, replicas=2)),  # each replica within a host
-    (4, 1, dict(tensor=2)),  # two engines over two hosts each
-    (4, 1, dict(tensor=2, replicas=2)),  # one over four
-  ],
-)
+@pytest.mark.parametrize("count, devices, mesh", [
+  (2, 1, dict(tensor=2)),
+  (2, 2, dict(tensor=2, replicas=2)),  # each replica within a host
+  (4, 1, dict(tensor=2)),  # two engines over two hosts each
+  (4, 1, dict(tensor=2, replicas=2)),  # one over four
+])  # fmt: skip
 def test_an_engine_over_several_hosts_draws_the_tokens_of_one_process(tmp_path, count, devices, mesh):
   port, out = free_port(), tmp_path / "drawn.json"
   commands = [(CHILD, number, count, port, devices, json.dumps(mesh), out) for number in range(count)]
@@ -64,13 +61,10 @@ def test_a_host_that_dies_ends_the_others_of_its_engine_with_one_error(tmp_path)
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-  "count, ahead",
-  [
-    (2, 0),
-    (4, 1),  # two engines, and the learner's work between their programs
-  ],
-)
+@pytest.mark.parametrize("count, ahead", [
+  (2, 0),
+  (4, 1),  # two engines, and the learner's work between their programs
+])  # fmt: skip
 def test_engines_over_two_hosts_train_as_one_process(world, tmp_path, count, ahead):
   mesh = dict(data=1, fsdp=count)
   for steps in (3,) if ahead else (2, 3):  # the second job resumes

@@ -33,25 +33,17 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 
   config = tiny_world.config(world)
   config.model.path = str(tmp_path / "warm" / "model")
-  whole = list(train.train(config, tmp_path / "whole"))
+  whole = tiny_world.resumed(config, tmp_path)
   assert [m["step"] for m in whole] == [1, 2, 3]
   for name in ("reward", "outcome", "searches", "loss", "term/answer", "seconds/rollout", "bottleneck", "mismatch"):
     assert name in whole[0], name
   assert whole[0]["mismatch"] < 1e-4  # the sampler's log-probabilities equal the learner's
 
-  # The same run, stopped after two steps and resumed.
-  for metrics in train.train(config, tmp_path / "parts"):
-    if metrics["step"] == 2:
-      break
-  rest = list(train.train(config, tmp_path / "parts"))
-  assert rest[-1]["step"] == 3
-  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
   rows = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
   assert [row["step"] for row in rows] == [1, 2, 3]
 
   logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[1])
-  assert len(logged) == 8
-  assert {s["owner"] for s in logged[0]["segments"]} == {"model", "environment"}
+  assert len(logged) == 8 and {s["owner"] for s in logged[0]["segments"]} == {"model", "environment"}
 
   # The saved model is a folder that can play.
   config.model.path = str(tmp_path / "whole" / "model")
@@ -61,7 +53,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 
 @pytest.mark.long  # two runs
 def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
-  """The settings of configs/search_r1.py:ppo on the tiny world. The run is stopped after two steps and resumed."""
+  """The settings of configs/search_r1.py:ppo on the tiny world."""
   rules = config_lib.load(ROOT / "configs" / "search_r1.py", "ppo")
   config = tiny_world.config(world)
   config.preset = rules.preset
@@ -69,15 +61,10 @@ def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
     config[name].update(rules[name])
   config.critic.update(dict(learning_rate=1e-2, warmup_steps=1))
   config.rollout.update(dict(prompts_per_step=6, group_size=1))
-  rows = list(train.train(config, tmp_path / "whole"))
+  rows = tiny_world.resumed(config, tmp_path)
   assert [row["optimizer_step"] for row in rows] == [2.0, 4.0, 6.0]  # two mini-batches a step
   assert all(row["value_loss"] >= 0 and row["explained_variance"] <= 1 and row["critic_skipped"] == 0 for row in rows)
   assert rows[-1]["kl"] != 0 and rows[0]["kl_coef"] == pytest.approx(0.001)
-  part = train.train(config, tmp_path / "part")
-  assert [next(part)["step"] for _ in range(2)] == [1, 2]
-  part.close()
-  list(train.train(config, tmp_path / "part"))
-  tiny_world.assert_same(tmp_path / "whole", tmp_path / "part")
   logged = next(iter(episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[3])))
   assert isinstance(logged["advantage"], float)
 
@@ -187,8 +174,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
     return {}
 
   whole = list(train.train(config, tmp_path / "whole", evaluate=measure))[1:]
-  assert [m["staleness"] for m in whole] == [0, 1, 0, 1]
-  assert [m["groups/stale"] for m in whole] == [0, 2, 0, 2]
+  assert [m["staleness"] for m in whole] == [0, 1, 0, 1] and [m["groups/stale"] for m in whole] == [0, 2, 0, 2]
   assert whole[1]["mismatch"] > 10 * whole[0]["mismatch"]  # the policy has changed since
   # Two steps' episodes are sampled together.
   assert [m["engine/episodes"] for m in whole] == [16, 0, 16, 0]
@@ -199,12 +185,9 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
     player.engine.load(jax.tree.map(jnp.asarray, seen[version]), version=version)
     draws = stream.Stream(16, seed=config.seed).draw(2 * (step - 1), 2)
     examples = list(readers.read_examples(config.data.train))
-    played = player.rollout.run(
-      [collect.Request(examples[at], index, sample) for index, at in draws for sample in range(4)], step=step
-    )
-    assert [dataclasses.replace(e, facts={}) for e in played] == [
-      dataclasses.replace(episodes_lib.episode_of(row), facts={}) for row in logged
-    ]
+    asked = [collect.Request(examples[at], index, sample) for index, at in draws for sample in range(4)]
+    played, bare = player.rollout.run(asked, step=step), lambda episode: dataclasses.replace(episode, facts={})
+    assert [*map(bare, played)] == [bare(episodes_lib.episode_of(row)) for row in logged]
 
   for metrics in train.train(config, tmp_path / "parts"):
     if metrics["step"] == 1:  # step 2 has been sampled

@@ -43,8 +43,7 @@ def test_segments_alternate_and_their_ids_are_the_record():
     assert owners[0] == structs.ENVIRONMENT and set(owners[1::2]) == {structs.MODEL}
     for segment in episode.segments:
       if segment.owner == structs.MODEL:
-        assert len(segment.ids) == len(segment.logprobs) <= 12
-        assert segment.text == kit.TOKENIZER.decode(segment.ids)
+        assert len(segment.ids) == len(segment.logprobs) <= 12 and segment.text == kit.TOKENIZER.decode(segment.ids)
         if segment.stop == "eos":
           assert segment.ids[-1] in kit.TOKENIZER.eos_ids  # EOS is kept if it was sampled
         elif segment.stop == "length":
@@ -177,8 +176,7 @@ def test_a_waiting_conversation_gives_up_its_lane():
 
   played = rollout(engine(), tools=kit.Tools(before=slow))
   played.run(requests(3, 2), step=0)
-  assert kit.SIZES["lanes"] < 6 <= len(searching)
-  assert played.report.wait_s > 0
+  assert kit.SIZES["lanes"] < 6 <= len(searching) and played.report.wait_s > 0
 
 
 def submitted(e, ids, budget=4):

@@ -26,9 +26,8 @@ from ragrl_jax.parallel import rules
 def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
   narrow = kit.loaded(model)
-  dtypes = {
-    rules.names_of(path)[-1]: leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(narrow._kv.weights)
-  }
+  leaves = jax.tree_util.tree_leaves_with_path(narrow._kv.weights)
+  dtypes = {rules.names_of(path)[-1]: leaf.dtype for path, leaf in leaves}
   assert {dtypes[name] for name in ("embedding", "q", "o", "gate", "down")} == {jnp.dtype(jnp.bfloat16)}
   assert {dtypes[name] for name in ("final_norm", "attention_norm", "q_norm")} == {jnp.dtype(jnp.float32)}
   assert narrow._kv.cache[0].dtype == jnp.bfloat16
@@ -107,6 +106,7 @@ FAMILIES = dict(
   gemma3_text=dict(window=7, sliding=(True, False), query_scale=20.0),
   qwen3_moe=dict(num_experts=6, experts_per_token=2),
 )
+OTHERS = "mistral", "qwen3_moe"
 
 
 @functools.cache
@@ -127,9 +127,7 @@ def compare(episodes, forward):
 
 
 @pytest.mark.slow  # compiles an engine of its own
-@pytest.mark.parametrize(
-  "family", ["gemma3_text", *(pytest.param(x, marks=pytest.mark.long) for x in ("mistral", "qwen3_moe"))]
-)
+@pytest.mark.parametrize("family", ["gemma3_text", *(pytest.param(x, marks=pytest.mark.long) for x in OTHERS)])
 def test_recorded_logprobs_equal_a_forward_pass(family):
   made, forward = engine(family)
   played = rollout(made)

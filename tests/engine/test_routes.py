@@ -76,9 +76,8 @@ def batch_of(episodes):
 def test_training_takes_the_samplers_experts():
   items, block = batch_of(played(0))
   mask = block.loss_mask
-  assert (
-    block.routes.dtype == np.int16 and (block.routes[~mask] == experts.OWN).all() and (block.routes[mask] >= 0).all()
-  )
+  assert block.routes.dtype == np.int16
+  assert (block.routes[~mask] == experts.OWN).all() and (block.routes[mask] >= 0).all()
   scored = jax.jit(lambda model, batch: forward.scores(model, batch, temperature=1.0, chunk=64)[0])
   np.testing.assert_allclose(np.asarray(scored(model(), block))[mask], block.sampler_logprobs[mask], atol=2e-5)
 

@@ -38,31 +38,26 @@ def run(automaton, ids, accept):
 AB, LONGER, CONTROL = (b"ab", b"</", b"search", b">\n\n", b">"), (b"x</a", b">"), (b"</", b"s>", b"")
 
 
-@pytest.mark.parametrize(
-  "tokens, strings, ids, accepted, named",
-  [
-    # A stop in the middle of a token.
-    (AB, ["</search>"], [0, 1, 2, 3], ["</search>"], ["", "", "", "</search>"]),
-    (AB, ["</search>"], [0, 1, 2, 4, 4], ["</search>"], ["", "", "", "</search>", ""]),
-    (AB, ["</search>"], [1, 2, 0, 4], ["</search>"], [""] * 4),
-    # Of two stops in one token, the first accepted one: "b>a>" completes "b>" at byte two and "a>" at byte four.
-    *(
-      ((b"b>a>",), ["a>", "b>"], [0], some, [first]) for some, first in ((["a>", "b>"], "b>"), (["a>"], "a>"), ([], ""))
-    ),
-    # Of two stops that end on one byte, the longer.
-    (LONGER, ["a>", "</a>", ">"], [0, 1], ["a>", "</a>", ">"], ["", "</a>"]),
-    (LONGER, ["a>", "</a>", ">"], [0, 1], ["a>", ">"], ["", "a>"]),
-    (LONGER, ["a>", "</a>", ">"], [0, 1], [">"], ["", ">"]),
-    # One that is not accepted hides no other: "ab" ends inside "xabc".
-    ((b"xa", b"b", b"c"), ["ab", "abc"], [0, 1, 2], ["abc"], ["", "", "abc"]),
-    # A failed beginning is kept if it may still match: after "aaa" the last two letters may begin "aab".
-    ((b"a", b"b"), ["aab"], [0, 0, 0, 0, 1], ["aab"], ["", "", "", "", "aab"]),
-    # Tokens without bytes change nothing: a control token, and rows beyond the vocabulary.
-    *((CONTROL, ["</s>"], [0, silent, 1], ["</s>"], ["", "", "</s>"]) for silent in (2, 3, 6)),
-    # A character that is cut into bytes.
-    ([bytes([i]) for i in range(256)], ["東"], [*"京東".encode()], ["東"], [""] * 5 + ["東"]),
-  ],
-)
+@pytest.mark.parametrize("tokens, strings, ids, accepted, named", [
+  # A stop in the middle of a token.
+  (AB, ["</search>"], [0, 1, 2, 3], ["</search>"], ["", "", "", "</search>"]),
+  (AB, ["</search>"], [0, 1, 2, 4, 4], ["</search>"], ["", "", "", "</search>", ""]),
+  (AB, ["</search>"], [1, 2, 0, 4], ["</search>"], [""] * 4),
+  # Of two stops in one token, the first accepted one: "b>a>" completes "b>" at byte two and "a>" at byte four.
+  *(((b"b>a>",), ["a>", "b>"], [0], some, [first]) for some, first in ((["a>", "b>"], "b>"), (["a>"], "a>"), ([], ""))),
+  # Of two stops that end on one byte, the longer.
+  (LONGER, ["a>", "</a>", ">"], [0, 1], ["a>", "</a>", ">"], ["", "</a>"]),
+  (LONGER, ["a>", "</a>", ">"], [0, 1], ["a>", ">"], ["", "a>"]),
+  (LONGER, ["a>", "</a>", ">"], [0, 1], [">"], ["", ">"]),
+  # One that is not accepted hides no other: "ab" ends inside "xabc".
+  ((b"xa", b"b", b"c"), ["ab", "abc"], [0, 1, 2], ["abc"], ["", "", "abc"]),
+  # A failed beginning is kept if it may still match: after "aaa" the last two letters may begin "aab".
+  ((b"a", b"b"), ["aab"], [0, 0, 0, 0, 1], ["aab"], ["", "", "", "", "aab"]),
+  # Tokens without bytes change nothing: a control token, and rows beyond the vocabulary.
+  *((CONTROL, ["</s>"], [0, silent, 1], ["</s>"], ["", "", "</s>"]) for silent in (2, 3, 6)),
+  # A character that is cut into bytes.
+  ([bytes([i]) for i in range(256)], ["東"], [*"京東".encode()], ["東"], [""] * 5 + ["東"]),
+])  # fmt: skip
 def test_the_stop_that_a_token_completes(tokens, strings, ids, accepted, named):
   automaton = stops.Stops(Listed(*tokens), strings, rows=len(tokens) + 4)
   assert run(automaton, ids, automaton.mask(accepted))[0] == named
@@ -86,14 +81,12 @@ def test_rows_are_independent_and_the_program_compiles_once():
     state, stop = step(automaton.table, state, np.full(3, ord(letter), np.int32), accept)
     seen.append([automaton.names[i] if i >= 0 else "" for i in np.asarray(stop)])
   assert seen == [["", "", ""], ["ab", "b", ""]]
-  assert stop.dtype == state.dtype == np.int32
-  assert step._cache_size() == 1
+  assert stop.dtype == state.dtype == np.int32 and step._cache_size() == 1
 
 
 def test_without_stop_strings_only_eos_is_left():
   automaton = stops.Stops(ByteTokenizer(), [], rows=258)
-  assert automaton.names == ("eos",)
-  assert run(automaton, [65, 256], automaton.mask([]))[0] == ["", "eos"]
+  assert automaton.names == ("eos",) and run(automaton, [65, 256], automaton.mask([]))[0] == ["", "eos"]
 
 
 def test_thirty_strings_fit_into_a_mask():
@@ -151,13 +144,10 @@ def test_states_are_the_longest_matching_beginnings():
     assert [strings[i] for i in ends[at]] == sorted((s for s in strings if text.endswith(s)), key=len, reverse=True)
 
 
-@pytest.mark.parametrize(
-  "strings, rows, message",
-  [
-    (["a", ""], 258, "non-empty"), (["a", "a"], 258, "given once"), (["eos"], 258, "name that EOS goes by"),
-    (["a"], 200, "rows=200"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("strings, rows, message", [
+  (["a", ""], 258, "non-empty"), (["a", "a"], 258, "given once"), (["eos"], 258, "name that EOS goes by"),
+  (["a"], 200, "rows=200"),
+])  # fmt: skip
 def test_invalid_stop_strings_are_refused(strings, rows, message):
   with pytest.raises(ValueError, match=message):
     stops.Stops(ByteTokenizer(), strings, rows=rows)

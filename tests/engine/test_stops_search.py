@@ -106,8 +106,7 @@ def walk(table, ids, accept):
 def test_the_table_of_the_real_vocabulary_is_small():
   # 151,646 ids. Two stops of 9 bytes share "</", so there are 1 + 9 + 7 = 17 states; one byte per entry.
   table = stops.Stops(Qwen(), ["</search>", "</answer>"], rows=152_064).table
-  assert table.outcome.shape == (17, 152_064)
-  assert table.outcome.dtype == np.uint8
+  assert table.outcome.shape == (17, 152_064) and table.outcome.dtype == np.uint8
 
 
 @pytest.mark.parametrize("vocabulary", ["byte-level BPE, 150k", "sentencepiece"])
@@ -129,5 +128,4 @@ def test_equals_a_text_search_at_every_token(vocabulary, tmp_path):
   with_stop = sum(bool(np.isin(named, LONG).any()) for named, _ in expected)
   inside = sum(bool(within) for _, within in expected)
   print(f"{vocabulary}: {with_stop} of {len(ids)} sequences contain a stop, {inside} end one inside a token")
-  assert with_stop >= 600
-  assert inside >= 100
+  assert with_stop >= 600 and inside >= 100

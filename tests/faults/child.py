@@ -46,14 +46,9 @@ def searching(recipe):
     wrote = sum(i for s in episode.segments if s.owner == structs.MODEL for i in s.ids)
     return dict(follows=episode.facts.get("follows", (None,))[0], wrote=wrote % 7 / 7)
 
-  return dataclasses.replace(
-    recipe,
-    play=play,
-    score=score,
-    weights=lambda step: dict(follows=1.0, wrote=1.0),
-    judged=("follows",),
-    outcome=lambda example, episode: float(score(example, episode)["wrote"] > 0.5),
-  )
+  outcome = lambda example, episode: float(score(example, episode)["wrote"] > 0.5)
+  of = dict(play=play, score=score, outcome=outcome, judged=("follows",))
+  return dataclasses.replace(recipe, weights=lambda step: dict(follows=1.0, wrote=1.0), **of)
 
 
 def watched(steps, faults):

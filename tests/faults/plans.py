@@ -8,17 +8,10 @@ TOOLS = ("retriever", "judge")
 GARBAGE = ("html", "deep", "score", "number", "nan", "bytes", "gzip")
 POINTS = ("row", "checkpoint", *TOOLS)
 KINDS = {  # kind of fault → its variants
-  "kill": ("",),
-  "outage": ("refused", "reset", "silent", "status"),
-  "damage": ("bit", "bit", "cut", "lost"),
-  "slow": ("late", "too late", "dribbled"),
-  "term": ("",),
-  "garbage": GARBAGE,
-  "disk": ("full",),
-  "half": ("cut", "few", "empty"),
-  "interrupt": ("",),
-  "clock": ("jump",),
-}
+  "kill": ("",), "outage": ("refused", "reset", "silent", "status"), "damage": ("bit", "bit", "cut", "lost"),
+  "slow": ("late", "too late", "dribbled"), "term": ("",), "garbage": GARBAGE, "disk": ("full",),
+  "half": ("cut", "few", "empty"), "interrupt": ("",), "clock": ("jump",),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,6 @@ def get_config(variant: str):
   tiny_world.guarded(config)
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
   config.retrieval.update(dict(timeout_s=TIMEOUT_S, retries=3, wait_s=3.0, max_failed_share=0.0))
-  config.judge.update(
-    dict(kind="llm", model="scripted", timeout_s=TIMEOUT_S, retries=3, concurrency=4, max_failed_share=0.0)
-  )
+  config.judge.update(dict(kind="llm", model="scripted", retries=3, concurrency=4))
+  config.judge.update(dict(timeout_s=TIMEOUT_S, max_failed_share=0.0))
   return config

@@ -61,10 +61,13 @@ def _engine(seed, texts, sizes):
   return loaded(model(seed), 7, texts=texts, **dict(sizes))
 
 
-def loaded(model, version=1, params=None, *, texts=STOPS, tokenizer=TOKENIZER, mesh=None, team=None, **sizes):
+def loaded(
+  model, version=1, params=None, *, texts=STOPS, tokenizer=TOKENIZER, mesh=None, engines=None, team=None, **sizes
+):
   """A new engine with the weights of a model, or others of their structure; `sizes` differ from SIZES."""
   graphdef, own = nnx.split(model)
-  made = Engine(graphdef, tokenizer, stops(texts, tokenizer), Sizes(**SIZES | sizes), mesh=mesh, team=team)
+  at = dict(mesh=mesh, engines=engines, team=team)
+  made = Engine(graphdef, tokenizer, stops(texts, tokenizer), Sizes(**SIZES | sizes), **at)
   made.load(own if params is None else params, version=version)
   return made
 

@@ -91,15 +91,12 @@ ENTRY %main (x: s32[]) -> (s32[]) {
   assert aot.collectives(started) == [aot.Collective("all-gather", 32, 64, 1, 0)]
 
 
-@pytest.mark.parametrize(
-  "raised, told, says",
-  [
-    (ModuleNotFoundError("libtpu"), RuntimeError, r"ragrl_jax\[tpu\]"),
-    (RuntimeError("JAX TPU support not installed"), RuntimeError, r"ragrl_jax\[tpu\]"),
-    (FileNotFoundError("libtpu.so"), RuntimeError, r"ragrl_jax\[tpu\]"),
-    (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such topology"), ValueError, "topology 'v9:1x1' with 1 slices"),
-  ],
-)
+@pytest.mark.parametrize("raised, told, says", [
+  (ModuleNotFoundError("libtpu"), RuntimeError, r"ragrl_jax\[tpu\]"),
+  (RuntimeError("JAX TPU support not installed"), RuntimeError, r"ragrl_jax\[tpu\]"),
+  (FileNotFoundError("libtpu.so"), RuntimeError, r"ragrl_jax\[tpu\]"),
+  (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such topology"), ValueError, "topology 'v9:1x1' with 1 slices"),
+])  # fmt: skip
 def test_what_is_missing_is_named(monkeypatch, raised, told, says):
   def refuse(**_):
     raise raised

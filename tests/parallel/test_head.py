@@ -33,51 +33,45 @@ def run(mesh, vocab, tokenless=(), beta=None, piece=None):
     at = NamedSharding(mesh, P(spread.rows, spread.length))
     hidden, targets, mask = (jax.device_put(x, at) for x in (hidden, targets, mask))
     weights = jax.device_put(weights, NamedSharding(mesh, P(spread.vocab, spread.embed)))
-  # A teacher twice as wide as the policy.
-  taught = (
-    {} if beta is None else dict(teacher=tuple(jnp.flip(jnp.tile(x, 2), 0) for x in (hidden, weights)), beta=beta)
-  )
+  how = dict(spread=spread, tokenless=tokenless, piece=piece)
+  if beta is not None:  # a teacher twice as wide as the policy
+    how |= dict(beta=beta, teacher=tuple(jnp.flip(jnp.tile(x, 2), 0) for x in (hidden, weights)))
 
   @jax.jit
   def f(hidden, weights):
-    call = lambda h, w: logprobs.chunked(
-      h, w, targets, mask, chunk=3, temperature=0.7, spread=spread, tokenless=tokenless, piece=piece, **taught
-    )
+    call = lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=3, temperature=0.7, **how)
     found, back = jax.vjp(call, hidden, weights)
     return found, back((*weigh, weigh[0])[: len(found)])
 
   return jax.device_get(f(hidden, weights))
 
 
+def check_equal(one, other, rtol=1e-7):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol, 1e-5), one, other)
+
+
 @pytest.mark.parametrize("piece", [None, 2])  # rows of the vocabulary at a time; one device takes all
-@pytest.mark.parametrize(
-  "vocab, sizes",
-  [
-    (32, dict(data=2, fsdp=2, tensor=2)),
-    (34, dict(fsdp=4, tensor=2)),  # 17 rows per device, in four pieces
-    (35, dict(fsdp=2, tensor=2, sequence=2)),  # 35: no mesh divides this vocabulary
-  ],
-)
+@pytest.mark.parametrize("vocab, sizes", [
+  (32, dict(data=2, fsdp=2, tensor=2)),
+  (34, dict(fsdp=4, tensor=2)),  # 17 rows per device, in four pieces
+  (35, dict(fsdp=2, tensor=2, sequence=2)),  # 35: no mesh divides this vocabulary
+])  # fmt: skip
 def test_a_mesh_computes_what_one_device_computes(vocab, sizes, piece):
   mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
-  for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab, piece=piece)), strict=True):
-    np.testing.assert_allclose(one, two, atol=1e-5)
+  check_equal(run(None, vocab), run(mesh, vocab, piece=piece))
 
 
 def test_a_mesh_computes_the_divergence_from_a_teacher():
   mesh = mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2)
-  how = (dict(mesh=None), dict(mesh=mesh, piece=2))
-  pair = (jax.tree.leaves(run(**here, vocab=34, tokenless=((30, 34),), beta=0.3)) for here in how)
-  for one, two in zip(*pair, strict=True):
-    np.testing.assert_allclose(one, two, atol=1e-5, rtol=1e-5)
+  how = dict(vocab=34, tokenless=((30, 34),), beta=0.3)
+  check_equal(run(None, **how), run(mesh, piece=2, **how), rtol=1e-5)
 
 
 def test_rows_without_a_token_on_a_mesh():
   # Ranges across the devices' pieces: 17 rows of the vocabulary for each half, in four pieces.
   mesh, tokenless = mesh_lib.make(jax.devices(), data=1, fsdp=4, tensor=2), ((0, 3), (15, 19), (30, 34))
-  (one, back), (two, back_two) = run(None, 34, tokenless), run(mesh, 34, tokenless)
-  for a, b in zip((*one, *back), (*two, *back_two), strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5)
+  one, _ = run(None, 34, tokenless)
+  check_equal(run(None, 34, tokenless), run(mesh, 34, tokenless))
   *_, targets, mask, _ = arrays(34)
   missing = np.isin(targets, [*range(3), *range(15, 19), *range(30, 34)])
   assert (one[0][mask & ~missing] > run(None, 34)[0][0][mask & ~missing]).all()  # the others share the mass

@@ -90,18 +90,15 @@ def test_sizes_the_mesh_does_not_divide():
 SIZES = dict(data=1, fsdp=1, tensor=1, sequence=1)
 
 
-@pytest.mark.parametrize(
-  "sizes, given, message",
-  [
-    (dict(tensor=8), dict(), r"config.mesh.tensor=8: .* 4 key-value heads and its 28 heads.* Use 4, and"),
-    (dict(tensor=4), dict(heads=6, kv_heads=2), r"config.mesh.tensor=4: .* 2 key-value heads.* Use 2, and"),
-    (dict(tensor=3), dict(), r"config.mesh.tensor=3: .* Use 1, and"),
-    (dict(tensor=4), dict(vocab=50_258), r"config.mesh.tensor=4: .* 50258 rows of the model's embedding.* Use 2, or"),
-    (dict(tensor=4), dict(delta_heads=6), r"config.mesh.tensor=4: .* 6 key heads of a delta layer. Use 2"),
-    (dict(data=2, fsdp=4), dict(micro_rows=12), r"config.learner.micro_rows=12: .*multiple of .*fsdp, which is 8"),
-    (dict(sequence=4), dict(row_lengths=(64, 30)), r"row_lengths=\(64, 30\): .*config.mesh.sequence=4; 30 is not"),
-  ],
-)
+@pytest.mark.parametrize("sizes, given, message", [
+  (dict(tensor=8), dict(), r"config.mesh.tensor=8: .* 4 key-value heads and its 28 heads.* Use 4, and"),
+  (dict(tensor=4), dict(heads=6, kv_heads=2), r"config.mesh.tensor=4: .* 2 key-value heads.* Use 2, and"),
+  (dict(tensor=3), dict(), r"config.mesh.tensor=3: .* Use 1, and"),
+  (dict(tensor=4), dict(vocab=50_258), r"config.mesh.tensor=4: .* 50258 rows of the model's embedding.* Use 2, or"),
+  (dict(tensor=4), dict(delta_heads=6), r"config.mesh.tensor=4: .* 6 key heads of a delta layer. Use 2"),
+  (dict(data=2, fsdp=4), dict(micro_rows=12), r"config.learner.micro_rows=12: .*multiple of .*fsdp, which is 8"),
+  (dict(sequence=4), dict(row_lengths=(64, 30)), r"row_lengths=\(64, 30\): .*config.mesh.sequence=4; 30 is not"),
+])  # fmt: skip
 def test_a_mesh_that_would_silently_repeat_work_is_refused(sizes, given, message):
   with pytest.raises(ValueError, match=message):
     rules.check(SIZES | sizes, **(dict(heads=28, kv_heads=4) | given))
@@ -134,19 +131,13 @@ def test_the_axes_and_the_size_that_is_left_open():
   assert dict(made.shape) == dict(data=2, fsdp=2, tensor=2, sequence=1)
   # Neighbouring devices are along the last axis longer than 1, here tensor.
   assert [d.id for d in made.devices[0, 0, :, 0]] == [0, 1] and made.devices[1, 0, 0, 0].id == 4
+  assert dict(mesh_lib.make(jax.devices()[:1]).shape) == SIZES  # of one device
 
 
-def test_one_device():
-  assert dict(mesh_lib.make(jax.devices()[:1]).shape) == dict(data=1, fsdp=1, tensor=1, sequence=1)
-
-
-@pytest.mark.parametrize(
-  "sizes, says",
-  [
-    (dict(data=3), "must multiply to their number"), (dict(data=-1, fsdp=3), "does not fit 8 devices"),
-    (dict(data=-1, fsdp=-1), "one may be -1"), (dict(data=0), "at least 1"), (dict(fsdp=16), "does not fit 8 devices"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("sizes, says", [
+  (dict(data=3), "must multiply to their number"), (dict(data=-1, fsdp=3), "does not fit 8 devices"),
+  (dict(data=-1, fsdp=-1), "one may be -1"), (dict(data=0), "at least 1"), (dict(fsdp=16), "does not fit 8 devices"),
+])  # fmt: skip
 def test_sizes_that_do_not_fit(sizes, says):
   with pytest.raises(ValueError, match=says):
     mesh_lib.make(jax.devices(), **sizes)
@@ -163,9 +154,8 @@ def test_chips_of_every_host_are_in_one_order():
   # v5e:4x4 in libtpu's order: four hosts of 2 × 2 chips. Devices may come in any order.
   chips = [Chip(x // 2 + 2 * (y // 2), (x, y, 0)) for x in range(4) for y in range(4)]
   grid = mesh_lib.host_by_host(chips, (1, 4, 4, 1))[0, :, :, 0]
-  assert [[chip.coords[:2] for chip in host] for host in grid] == [
-    [(x + a, y + b) for b in range(2) for a in range(2)] for y in (0, 2) for x in (0, 2)
-  ]
+  each = [[(x + a, y + b) for b in range(2) for a in range(2)] for y in (0, 2) for x in (0, 2)]
+  assert [[chip.coords[:2] for chip in host] for host in grid] == each
   grid = mesh_lib.host_by_host(chips, (2, 4, 2, 1))
   for host in range(4):
     places = np.argwhere(np.vectorize(lambda chip, host=host: chip.process_index == host)(grid))
@@ -174,29 +164,23 @@ def test_chips_of_every_host_are_in_one_order():
     assert [(x - where[0][0], y - where[0][1]) for x, y in where] == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
-@pytest.mark.parametrize(
-  "each, hosts, sizes, devices",
-  [
-    (8, 1, dict(), 8), (4, 4, dict(replicas=2, tensor=2), 4),
-    (8, 4, dict(tensor=2), 8),  # one host, as many replicas as fill it
-    (4, 4, dict(tensor=8), 8),  # the fewest hosts that it fills
-    (4, 6, dict(tensor=6), 12),  # two replicas on three hosts
-    (4, 4, dict(replicas=2, tensor=8), 16), (1, 2, dict(tensor=2), 2),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("each, hosts, sizes, devices", [
+  (8, 1, dict(), 8), (4, 4, dict(replicas=2, tensor=2), 4),
+  (8, 4, dict(tensor=2), 8),  # one host, as many replicas as fill it
+  (4, 4, dict(tensor=8), 8),  # the fewest hosts that it fills
+  (4, 6, dict(tensor=6), 12),  # two replicas on three hosts
+  (4, 4, dict(replicas=2, tensor=8), 16), (1, 2, dict(tensor=2), 2),
+])  # fmt: skip
 def test_an_engine_takes_whole_hosts(each, hosts, sizes, devices):
   assert mesh_lib.engine_size(each, hosts, **sizes) == devices
 
 
-@pytest.mark.parametrize(
-  "each, hosts, sizes",
-  [
-    (4, 4, dict(replicas=1, tensor=2)),  # half a host
-    (4, 4, dict(replicas=3, tensor=2)),  # one and a half
-    (4, 4, dict(tensor=12)),  # three of four
-    (4, 2, dict(tensor=16)),  # more than there are
-  ],
-)
+@pytest.mark.parametrize("each, hosts, sizes", [
+  (4, 4, dict(replicas=1, tensor=2)),  # half a host
+  (4, 4, dict(replicas=3, tensor=2)),  # one and a half
+  (4, 4, dict(tensor=12)),  # three of four
+  (4, 2, dict(tensor=16)),  # more than there are
+])  # fmt: skip
 def test_an_engine_of_a_part_of_a_host_is_refused(each, hosts, sizes):
   says = rf"config\.rollout\.mesh\.replicas=.*a host's 4 devices, or to those of .* divides the {hosts} hosts"
   with pytest.raises(ValueError, match=says):

@@ -186,8 +186,7 @@ def test_fusions_that_start_early_move_the_same():
   start = "%out = ((f32[64,8]{1,0}, f32[8]{0}, s32[]), f32[64,8]{1,0}, u32[]) fusion-start(%all, %row.1, %zero), "
   after = f"{start}kind=kLoop, calls=%put\n  ROOT %done = f32[64,8]{{1,0}} fusion-done(%out)"
   text = MOVING.replace(before, after)
-  assert text != MOVING and moved(text) == moved(MOVING)
-  assert launches(text) == launches(MOVING)
+  assert text != MOVING and moved(text) == moved(MOVING) and launches(text) == launches(MOVING)
 
 
 def test_a_loop_that_the_host_counts_has_as_many_turns():
@@ -196,15 +195,12 @@ def test_a_loop_that_the_host_counts_has_as_many_turns():
     assert moved(text, turns) == EMBED + CONVERT + turns * LAYER + SUM + PUT
 
 
-@pytest.mark.parametrize(
-  "before, after, more",
-  [
-    # The cheaper branch counts: without the one that returns what it is given, both copies are made in either.
-    ("false_computation=%short", "false_computation=%long", 4 * 4 * 8 * 4),
-    # An operand that is used whole and in part is read once.
-    ("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows", 1000 * 8 * 2 - 4 * 8 * 2),
-  ],
-)
+@pytest.mark.parametrize("before, after, more", [
+  # The cheaper branch counts: without the one that returns what it is given, both copies are made in either.
+  ("false_computation=%short", "false_computation=%long", 4 * 4 * 8 * 4),
+  # An operand that is used whole and in part is read once.
+  ("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows", 1000 * 8 * 2 - 4 * 8 * 2),
+])  # fmt: skip
 def test_what_a_change_moves(before, after, more):
   assert moved(MOVING.replace(before, after)) == moved(MOVING) + more
 

@@ -36,8 +36,7 @@ def test_a_compiled_search_reads_every_vector_once():
   devices = jax.devices()[:4]
   asked = index.Index(4096, dim=16, dtype="bfloat16", queries=4, top_k=1)
   made = index.search(asked, devices, calls=3)
-  assert made.flops == 2 * 16 * 4 * 1024
-  assert made.hbm == 1024 * 32 + 2 * 4 * 4 * 1024
+  assert made.flops == 2 * 16 * 4 * 1024 and made.hbm == 1024 * 32 + 2 * 4 * 4 * 1024
   assert made.calls == 3 and made.collectives and made.temporaries > 0
 
 

@@ -36,15 +36,12 @@ def test_the_parameters_of_a_hybrid():
   assert 4 * memory.counted(shape, axes).all == aot.on_chip(rules.place(mesh, nnx.state(model, nnx.Param)))
 
 
-@pytest.mark.parametrize(
-  "family, tied, axes",
-  [
-    ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)), ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
-    ("qwen2", False, Axes(fsdp=4, tensor=2)), ("mistral", False, Axes(fsdp=4, tensor=2)),
-    ("llama", False, Axes(data=4, fsdp=2)), ("gemma3_text", True, Axes(fsdp=4, tensor=2)),
-    ("qwen3_moe", False, Axes(data=2, fsdp=2, tensor=2)),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("family, tied, axes", [
+  ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)), ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
+  ("qwen2", False, Axes(fsdp=4, tensor=2)), ("mistral", False, Axes(fsdp=4, tensor=2)),
+  ("llama", False, Axes(data=4, fsdp=2)), ("gemma3_text", True, Axes(fsdp=4, tensor=2)),
+  ("qwen3_moe", False, Axes(data=2, fsdp=2, tensor=2)),
+])  # fmt: skip
 def test_parameters_as_the_rules_shard_them(family, tied, axes):
   more = dict(num_experts=6, experts_per_token=2) if family == "qwen3_moe" else {}
   more |= dict(d_model=16, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=1e4)

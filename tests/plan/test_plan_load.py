@@ -9,9 +9,8 @@ from ragrl_jax.plan import workload as load_lib
 
 # d 8, 2 layers, 2 heads of 4 over one key-value head, d_ff 16, 10 tokens: a layer's matrices have
 # 8 · 8 (q) + 2 · 8 · 4 (k, v) + 8 · 8 (o) + 3 · 8 · 16 = 64 + 64 + 64 + 384 = 576 parameters.
-SHAPE = DecoderConfig(
-  vocab_size=10, d_model=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=16, rope_theta=1e4
-)
+SIZES = dict(d_model=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=16, rope_theta=1e4)
+SHAPE = DecoderConfig(vocab_size=10, **SIZES)
 
 
 def made(**learner):
@@ -24,8 +23,7 @@ def made(**learner):
 def test_every_episode_reads_its_own_prompt():
   found = load_lib.load(made(), fill=0.5, drawn=0.2)  # 12 episodes of 50 tokens, 10 of them sampled
   assert (found.episodes, found.length, found.drawn, found.tokens) == (12, 50, 10, 600)
-  assert found.read == 12 * 40 and found.packed == 600
-  assert found.pairs == 12 * 50 * 51 / 2
+  assert found.read == 12 * 40 and found.packed == 600 and found.pairs == 12 * 50 * 51 / 2
 
 
 def test_a_shared_prompt_counts_once_per_group():
@@ -66,8 +64,7 @@ def test_the_engines_calls():
   assert found.fills == 6  # 480 tokens, half of them on this host, in 4 rows of 10
   assert found.chunks == 6  # 120 tokens, half of them here, on 2 lanes: 30 steps
   # A step reads the weights, and for each lane 40 tokens and half of 10.
-  assert found.chunk_bytes == 5 * (weights + 2 * token * 45)
-  assert found.fill_bytes == weights + 4 * token * 20
+  assert found.chunk_bytes == 5 * (weights + 2 * token * 45) and found.fill_bytes == weights + 4 * token * 20
   matrices, attention, head = 2 * 2 * 576, 4 * 2 * 2 * 4, 2 * 10 * 8
   assert found.chunk_flops == 5 * 2 * (matrices + attention * 45 + head)
   assert found.fill_flops == 40 * (matrices + attention * 20)

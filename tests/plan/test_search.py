@@ -32,6 +32,15 @@ def chosen(where=SLICE):
   return search.choices(small(), SHAPE, where, workload.load(small()))
 
 
+def planned(axes, where=SLICE, rows=32, config=None):
+  """The report of a plan for the small run on this mesh."""
+  return estimate.estimate(search.Choice(axes, rows, 16, 32, 256).into(config or small()), SHAPE, where)
+
+
+def crossing(report):
+  return {one.name: one.dcn for one in report.programs if one.dcn}
+
+
 def test_pages_are_those_of_conversations_of_mean_length():
   config = small()  # 512 tokens, 256 of them sampled, in pages of 128
   config.rollout.page = 128
@@ -68,12 +77,12 @@ def test_rows_follow_the_mesh_and_cache_rows_the_lanes():
 
 
 def test_conversations_beside_the_train_state():
-  def planned(kv_dtype, ahead=0):
+  def made(kv_dtype, ahead=0):
     config = small()
     config.rollout.update(dict(kv_dtype=kv_dtype, ahead=ahead, page=64))
     return estimate.estimate(search.Choice(Axes(fsdp=16), 16, 16, 32, 256, 4).into(config), SHAPE, SLICE)
 
-  report, narrow = planned("model"), planned("int8")
+  report, narrow = made("model"), made("int8")
   stays, engine = report.resident["learner"] + report.resident["reference"], report.resident["engine: weights"]
   room = max(one.temporaries for one in report.programs if one.name.startswith("engine"))
   assert report.free == narrow.free == pytest.approx(15.75 * 2**30 - stays - engine - room)
@@ -84,7 +93,7 @@ def test_conversations_beside_the_train_state():
   assert narrow.conversation.reserved == report.conversation.reserved
   assert report.conversations == report.free // report.conversation.bytes
   assert narrow.conversations / narrow.reserved_rows == pytest.approx(1024 / 576 * 256 / 132, rel=0.01)
-  together = planned("model", ahead=1)  # the learner works meanwhile
+  together = made("model", ahead=1)  # the learner works meanwhile
   spare = max(one.temporaries for one in together.programs)
   assert together.free == pytest.approx(15.75 * 2**30 - stays - engine - report.resident["gradient"] - spare)
 
@@ -99,7 +108,7 @@ def test_int8_on_tpus_costs_plain_attention_and_on_gpus_saves_half():
   def decoded(where, kv_dtype):
     config = small()
     config.rollout.kv_dtype = kv_dtype
-    report = estimate.estimate(search.Choice(Axes(data=where.chips), 16, 16, 32, 256).into(config), SHAPE, where)
+    report = planned(Axes(data=where.chips), where, 16, config)
     return program(report, "engine: decode").hbm / config.rollout.chunk - report.resident["engine: weights"]
 
   gpus = estimate.Slice("h200:8", 8)
@@ -134,17 +143,14 @@ def test_more_chips_are_faster_and_the_steps_parts_add_up():
 
 
 def test_only_gradients_cross_slices():
-  config = search.Choice(Axes(data=2, fsdp=16), 32, 16, 32, 256).into(small())
-  report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:4x4", 32, 2))
-  crossing = {one.name: one.dcn for one in report.programs if one.dcn}
+  report = planned(Axes(data=2, fsdp=16), estimate.Slice("v5e:4x4", 32, 2))
   # a chip's sixteenth of the gradient, in float32
-  assert crossing == {"learner: accumulate": pytest.approx(4 * report.parameters / 16, rel=0.01)}
-  config = search.Choice(Axes(data=8, fsdp=4), 32, 16, 32, 256).into(small())
-  report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:4x4", 32, 2))
+  assert crossing(report) == {"learner: accumulate": pytest.approx(4 * report.parameters / 16, rel=0.01)}
+  report = planned(Axes(data=8, fsdp=4), estimate.Slice("v5e:4x4", 32, 2))
   # A chip's quarter; each of a slice's four chips sends a quarter of it to the other slice.
   assert report.programs[0].dcn == pytest.approx(4 * report.parameters / 4 / 4, rel=0.01)
   # Between four slices a chip sends its part, a half of a quarter, 2 · 3 / 4 times.
-  report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:2x4", 32, 4))
+  report = planned(Axes(data=8, fsdp=4), estimate.Slice("v5e:2x4", 32, 4))
   assert report.programs[0].dcn == pytest.approx(1.5 * 4 * report.parameters / 4 / 2, rel=0.01)
 
 
@@ -154,22 +160,17 @@ def test_only_gradients_leave_a_host_of_gpus():
   found = {choice.axes for choice in chosen(two)}
   assert {axes.data % 2 for axes in found} == {0} and Axes(data=4, fsdp=2, tensor=2) in found
   assert {axes.sequence for axes in found} == {1}  # attention needs whole rows
-  config = search.Choice(Axes(data=2, fsdp=8), 32, 16, 32, 256).into(small())
-  report = estimate.estimate(config, SHAPE, two)
+  report = planned(Axes(data=2, fsdp=8), two)
   assert (report.hosts, report.slices) == (2, 1)
   # a GPU's eighth of the gradient, in float32
-  crossing = {one.name: one.dcn for one in report.programs if one.dcn}
-  assert crossing == {"learner: accumulate": pytest.approx(4 * report.parameters / 8, rel=0.01)}
+  assert crossing(report) == {"learner: accumulate": pytest.approx(4 * report.parameters / 8, rel=0.01)}
 
 
 def test_the_size_of_a_gpu_host_is_that_of_its_topology():
   one, eight = estimate.Slice("h200:1", 1), estimate.Slice("h200:8", 8)
   assert (one.host, one.hosts, eight.host, eight.hosts, SLICE.host, SLICE.hosts) == (1, 1, 8, 1, 4, 4)
   assert {choice.axes for choice in chosen(one)} == {Axes()}
-  whole, spread = (
-    estimate.estimate(search.Choice(axes, 8, 16, 32, 256).into(small()), SHAPE, where)
-    for axes, where in ((Axes(), one), (Axes(tensor=4, data=2), eight))
-  )
+  whole, spread = planned(Axes(), one, 8), planned(Axes(tensor=4, data=2), eight, 8)
   # Every GPU of the host is a replica: all weights, an eighth of the conversations, and room for prompts.
   assert spread.resident["engine: weights"] == whole.resident["engine: weights"]
   assert spread.resident["engine: cache"] == whole.resident["engine: cache"] * (32 / 8 + 8) / (32 + 8)

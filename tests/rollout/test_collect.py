@@ -55,10 +55,9 @@ def test_episodes_come_in_the_order_of_their_requests():
 
   tools = kit.Tools(lambda query: 0.01 * (len(query) % 3))
   episodes = rollout(engine(), tools=tools).run(asked, step=0, on_episode=on_episode)
-  assert [(e.prompt_index, e.sample, e.example_id) for e in episodes] == [
-    (r.prompt_index, r.sample, r.example.id) for r in asked
-  ]
-  assert sorted(map(id, ended)) == sorted(map(id, episodes))
+  order = [(r.prompt_index, r.sample, r.example.id) for r in asked]
+  assert [(e.prompt_index, e.sample, e.example_id) for e in episodes] == order
+  assert sorted(map(id, ended)) == sorted(map(id, episodes)) and rollout(engine()).run([], step=0) == []
 
 
 def test_a_failed_tool_ends_only_its_episode():
@@ -76,8 +75,7 @@ def test_a_failed_tool_ends_only_its_episode():
       assert [s.owner for s in episode.segments] == ["environment", "model"]
     else:
       assert episode.ended != "failed" and len(episode.segments) > 2
-  assert (played.report.episodes, played.report.failed) == (6, 2)
-  assert not kit.held(played.engine)
+  assert (played.report.episodes, played.report.failed) == (6, 2) and not kit.held(played.engine)
 
 
 def test_an_episode_without_a_verdict_gives_the_reason():
@@ -140,8 +138,7 @@ def test_a_task_left_over_from_an_episode_opens_no_conversation():
   tasks = []
   played = rollout(engine(), play)
   failed, answered = played.run(requests(2, 1), step=0)
-  assert (failed.ended, answered.ended, refused) == ("failed", "answer", ["e0"])
-  assert not played.engine._conversations
+  assert (failed.ended, answered.ended, refused) == ("failed", "answer", ["e0"]) and not played.engine._conversations
 
 
 def test_the_engine_sleeps_while_all_rows_wait():
@@ -196,14 +193,11 @@ def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
   assert metrics["tool_wait_s"] == played.report.wait_s + played.report.judge_wait_s
 
 
-@pytest.mark.parametrize(
-  "error, kind, says",
-  [
-    (KeyError("a bug"), KeyError, "'a bug'"),
-    # As if a library had cancelled one of its own tasks. Without an end the run would wait for ever.
-    (asyncio.CancelledError(), RuntimeError, "the play of 'e2' was cancelled (asyncio.CancelledError)"),
-  ],
-)
+@pytest.mark.parametrize("error, kind, says", [
+  (KeyError("a bug"), KeyError, "'a bug'"),
+  # As if a library had cancelled one of its own tasks. Without an end the run would wait for ever.
+  (asyncio.CancelledError(), RuntimeError, "the play of 'e2' was cancelled (asyncio.CancelledError)"),
+])  # fmt: skip
 def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable(error, kind, says):
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
@@ -308,17 +302,6 @@ def test_a_host_alone_exchanges_its_episodes_with_itself():
   assert not work.advance() and given.few == 0.0
   assert many.report.episodes == 6 and many.report.engine.sampled_tokens == given.report.engine.sampled_tokens > 0
   assert many.run(asked[0], step=4) == plain[0] and many.report.episodes == 4
-
-
-def test_unfinished_episodes_of_a_closed_session_are_cancelled():
-  played = rollout(engine(), tools=kit.Tools(lambda _: 30.0))
-  with played.session() as session:
-    session.start(requests(2, 2), step=0)
-  check_usable(played)
-
-
-def test_no_requests_give_no_episodes():
-  assert rollout(engine()).run([], step=0) == []
 
 
 def test_a_turn_that_does_not_fit_into_the_context_is_refused():
@@ -431,26 +414,29 @@ def test_a_stream_starts_the_next_question_when_one_has_ended():
   assert ended[-1] == "e0" and sorted(ended) == [f"e{i}" for i in range(6)]
 
 
-def test_a_stream_that_is_left_cancels_what_it_plays():
-  played = rollout(engine(), tools=kit.Tools(lambda _: 0.0))
-  stream = played.stream(grouped(5, 1), step=0, at_once=3)
-  next(stream)
-  stream.close()
-  check_usable(played)
-
-
 def test_a_stream_over_hosts_exchanges_every_part():
   plain = rollout(engine()).run(requests(5, 2), step=4)
   many = multihost.MultiHostRollout(rollout(engine()))
   assert list(many.stream(grouped(5, 2), step=4, at_once=2)) == plain
 
 
-def test_a_bug_in_other_work_ends_the_run_and_leaves_the_engine_usable():
+def test_what_is_left_is_cancelled_and_the_engine_stays_usable():
+  """A stream, a session that is closed, and a run that a bug in other work ends."""
+
   def pieces():
     yield
     raise FloatingPointError("not finite")
 
-  played = rollout(engine(), tools=kit.Tools(lambda _: 600.0))
+  played = rollout(engine())
+  stream = played.stream(grouped(5, 1), step=0, at_once=3)
+  next(stream)
+  stream.close()
+  check_usable(played)
+  played.tools = kit.Tools(lambda _: 600.0)
+  with played.session() as session:
+    session.start(requests(2, 2), step=0)
+  check_usable(played)
+  played.tools = kit.Tools(lambda _: 600.0)
   with pytest.raises(FloatingPointError):
     played.run(requests(2, 2), step=0, work=dispatch.Work(pieces()))
   check_usable(played)

@@ -39,8 +39,7 @@ def test_the_question_is_never_cut_and_the_episode_ends_with_budget():
         return talk.end()
 
   _, (episode,) = run_one(play)
-  assert episode.ended == "budget"
-  assert episode.segments[0].text.startswith("Question 0")
+  assert episode.ended == "budget" and episode.segments[0].text.startswith("Question 0")
   assert episode.num_tokens <= kit.CONTEXT
   assert episode.segments[-1].owner == MODEL  # the observation that did not fit was not appended
 
@@ -115,8 +114,7 @@ def test_observations_carry_their_query_and_passages():
   assert prompt.text == "Question 0" and prompt.owner == ENVIRONMENT
   assert (block.text, block.query, block.found) == ("é</information>", "q", tuple(found))
   assert block.ids == tuple("é</information>".encode()) and not block.logprobs
-  assert (notice.query, notice.found) == (None, None)
-  assert episode.num_searches == 1
+  assert (notice.query, notice.found) == (None, None) and episode.num_searches == 1
 
 
 class Marks(kit.ByteTokenizer):
@@ -230,8 +228,7 @@ def test_a_first_conversation_that_waits_for_its_second_gets_a_row():
     return first.end("answer", second=second.end())
 
   played, episodes = run_one(play, dict(rows=4, pages=4), prompts=8, tools=kit.Tools(lambda _: 0.01))
-  assert played.report.engine.swapped_rows > 0
-  assert [len(e.facts["second"].segments) for e in episodes] == [3] * 8
+  assert played.report.engine.swapped_rows > 0 and [len(e.facts["second"].segments) for e in episodes] == [3] * 8
 
 
 def test_only_immutable_values_pass_between_event_loop_and_engine(monkeypatch):
@@ -256,11 +253,9 @@ def test_only_immutable_values_pass_between_event_loop_and_engine(monkeypatch):
   assert kinds == {"open": {Open}, "submit": {Turn}, "close": {int}, "step": {TurnEnded}}
 
 
-def refuse(word):
-  return pytest.raises(ValueError, match=word)
-
-
 def test_invalid_calls_are_refused():
+  refuse = lambda word: pytest.raises(ValueError, match=word)
+
   async def play(example, policy, tools):
     with refuse("empty prompt"):
       policy.start([])
@@ -287,6 +282,13 @@ def test_invalid_calls_are_refused():
   run_one(play)
 
 
+def policy_of(tokenizer, **calls):
+  """A policy whose engine does nothing but these calls."""
+  how = dict(tokenizer=tokenizer, context=100, version=0, numbers=itertools.count(), open=lambda _: None)
+  given = dict(keys=(0, 0, 0, 0), sampling=Sampling(1.0, 0, 1.0, 8), group=None, reserve=1)
+  return Policy(types.SimpleNamespace(**how, **calls), TextCache(tokenizer), **given)
+
+
 def test_texts_of_any_length_are_not_tokenized_whole():
   class Spy(ByteTokenizer):
     longest = 0
@@ -296,16 +298,11 @@ def test_texts_of_any_length_are_not_tokenized_whole():
       return super().encode(text)
 
   spy = Spy()
-  client = types.SimpleNamespace(
-    tokenizer=spy, context=100, version=0, numbers=itertools.count(), open=lambda _: None, close=lambda _: None
-  )
-  make = lambda: Policy(
-    client, TextCache(spy), keys=(0, 0, 0, 0), sampling=Sampling(1.0, 0, 1.0, 8), group=None, reserve=1
-  )
-  talk = make().start([dict(role="user", content="Who?")])
+  start = lambda content: policy_of(spy, close=lambda _: None).start([dict(role="user", content=content)])
+  talk = start("Who?")
   room = talk.room()
   assert not talk.observe("x" * 10**7) and talk.room() == room and talk.end().ended == "budget"
-  assert make().start([dict(role="user", content="Who? " * 10**6)]).room() < 1
+  assert start("Who? " * 10**6).room() < 1
   assert spy.longest < 10_000
 
 
@@ -321,12 +318,6 @@ def test_a_rejected_stop_string_may_begin_an_accepted_one():
       (state, (stop,)) = stops.advance(known.table, state, np.asarray(ids[-1:]), np.asarray([turn.accept]))
     return TurnEnded(0, tuple(ids), (0.0,) * len(ids), lanes.FULL if stop < 0 else int(stop))
 
-  client = types.SimpleNamespace(
-    tokenizer=kit.TOKENIZER, context=100, version=0, numbers=itertools.count(), open=lambda _: None, submit=submit,
-    stops=known,
-  )  # fmt: skip
-  policy = Policy(
-    client, TextCache(kit.TOKENIZER), keys=(0, 0, 0, 0), sampling=Sampling(1.0, 0, 1.0, 8), group=None, reserve=1
-  )
+  policy = policy_of(kit.TOKENIZER, submit=submit, stops=known)
   reply = asyncio.run(policy.start([65]).generate(stop=("ab", "bc"), ends=lambda text: text != "ab"))
   assert (reply.text, reply.stop) == ("abc", "bc")

@@ -16,9 +16,8 @@ from ragrl_jax.rollout.endpoint_client import CHAT, COMPLETIONS, CONTINUE, Serve
 from ragrl_jax.structs import Example, Passage
 
 FOUND = Passage("a", "Norsk", "Its seat is Oslo. Ann Lee leads it.")
-EXAMPLE = Example(
-  "1", "Who leads Norsk?", ("Ann Lee",), (FOUND,), supporting=(0,), evidence=((0, "Ann Lee leads it."),)
-)
+MARKED = dict(supporting=(0,), evidence=((0, "Ann Lee leads it."),))
+EXAMPLE = Example("1", "Who leads Norsk?", ("Ann Lee",), (FOUND,), **MARKED)
 PRESETS = [(name, preset) for name, room in recipes.RECIPES.items() for preset in room.PRESETS]
 # A reply that every recipe makes something of; it has logprobs for those that look at them.
 SAID = (

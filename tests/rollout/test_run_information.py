@@ -54,12 +54,9 @@ class Counting:
 
 def test_a_gain_is_the_rise_from_before_a_turn_to_behind_its_results():
   score = Counting()
-  first, second, third = gained(
-    [played(0, "Eve", "Bob", "Eve"), played(0, "Eve", "Eve", sample=1), played(1, "Ann", "Ann")], score
-  )
-  np.testing.assert_allclose(first, [1, 11, np.nan])
-  np.testing.assert_allclose(second, [11, np.nan])
-  np.testing.assert_allclose(third, [1, np.nan])
+  pairs = [played(0, "Eve", "Bob", "Eve"), played(0, "Eve", "Eve", sample=1), played(1, "Ann", "Ann")]
+  for gains, want in zip(gained(pairs, score), ([1, 11, np.nan], [11, np.nan], [1, np.nan]), strict=True):
+    np.testing.assert_allclose(gains, want)
   # The prompt of a group is scored once: 3 + 1 and 2 contexts.
   assert len(score.texts) == 6 and sorted(set(score.golds)) == ["Ann", "Eve"]
   assert all(text.endswith(("<answer> Eve", "<answer> Ann")) for text in score.texts)
@@ -103,14 +100,10 @@ def test_forks_in_shared_rows_score_as_separate_sequences():
     np.testing.assert_allclose(found[1:], np.where(fork.loss_mask[1:], want, 0.0), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "name, changes, words",
-  [
-    ("care", {}, "plays one turn"),
-    ("search_r1", {"switches.max_searches": 0}, "plays one turn"),
-    ("search_r1", {"learner.share_prompts": False}, "share_prompts=True"),
-  ],
-)
+@pytest.mark.parametrize("name, changes, words", [
+  ("care", {}, "plays one turn"), ("search_r1", {"switches.max_searches": 0}, "plays one turn"),
+  ("search_r1", {"learner.share_prompts": False}, "share_prompts=True"),
+])  # fmt: skip
 def test_runs_without_gains_to_measure_are_refused_before_anything_is_read(name, changes, words, tmp_path):
   config = config_lib.load(name, "smoke")
   config.prompting.tokenizer, config.advantage.credit, config.learner.share_prompts = "bytes", "information", True

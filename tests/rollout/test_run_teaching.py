@@ -67,9 +67,8 @@ def test_a_policy_is_told_where_or_what_the_answer_is():
   example = Example("1", "Who?", ("Ann", "A."), passages, supporting=(0,))
   tokenizer = ByteTokenizer()
   shown = tuple(tokenizer.render(RECIPE.prompt.messages(example)))
-  tell = lambda tells, example=example, shown=shown: tokenizer.decode(
-    teaching.teacher_prompt(example, shown, tells, RECIPE, tokenizer)
-  )
+  prompt = lambda tells, example, shown: teaching.teacher_prompt(example, shown, tells, RECIPE, tokenizer)
+  tell = lambda tells, example=example, shown=shown: tokenizer.decode(prompt(tells, example, shown))
   own = tokenizer.decode(shown).rstrip()
   assert tell("answer") == f"{own}\n\nThe answer is: Ann\n"
   where = "The answer is in:\n\n<information>Doc 1(Title: Ann) She did it.</information>"
@@ -124,9 +123,9 @@ def test_a_server_with_other_tokens_or_without_scores_is_refused():
     teaching.RemoteTeacher(behind(endpoint), ByteTokenizer())
 
 
-@pytest.mark.parametrize(
-  "how", [dict(kind="reverse", model="m"), dict(kind="k1"), dict(kind="k1", model="m", temperature=0.9)]
-)
+@pytest.mark.parametrize("how", [
+  dict(kind="reverse", model="m"), dict(kind="k1"), dict(kind="k1", model="m", temperature=0.9),
+])  # fmt: skip
 def test_a_server_scores_sampled_tokens_at_temperature_one(how):
   config = config_lib.default_config()
   config.rollout.temperature = how.pop("temperature", 1.0)

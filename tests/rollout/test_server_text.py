@@ -12,22 +12,19 @@ from ragrl_jax.rollout import endpoint_client
 STOPS = ("</search>", "</answer>", "<|end_of_query|>")
 
 
-@pytest.mark.parametrize(
-  ("reply", "opened", "text", "stop"),
-  [
-    (Completion("<search> a </search> more </answer>"), "", "<search> a </search>", "</search>"),  # the first one
-    (Completion("<answer> a"), "", "<answer> a</answer>", "</answer>"),  # the tag that is open
-    (Completion("<search> a <answer> b "), "", "<search> a <answer> b </answer>", "</answer>"),  # the last open one
-    (Completion("<|begin_of_query|> a"), "", "<|begin_of_query|> a<|end_of_query|>", "<|end_of_query|>"),
-    (Completion("a", stop="</search>"), "", "a</search>", "</search>"),  # the one that the server names
-    (Completion("a", stop="</other>"), "", "a", "eos"),
-    (Completion("<answer> a", cut=True), "", "<answer> a", ""),  # it was cut off, and closed by nobody
-    (Completion("Paris"), "Evidence.\n<answer>", "Paris</answer>", "</answer>"),  # opened before the turn
-    (Completion("Paris"), "<answer> x </answer>", "Paris", "eos"),
-    (Completion("Paris"), "<answer>" + " " * 64, "Paris", "eos"),  # too far back: prompts speak of tags
-    (Completion(""), "", "", "eos"),
-  ],
-)
+@pytest.mark.parametrize(("reply", "opened", "text", "stop"), [
+  (Completion("<search> a </search> more </answer>"), "", "<search> a </search>", "</search>"),  # the first one
+  (Completion("<answer> a"), "", "<answer> a</answer>", "</answer>"),  # the tag that is open
+  (Completion("<search> a <answer> b "), "", "<search> a <answer> b </answer>", "</answer>"),  # the last open one
+  (Completion("<|begin_of_query|> a"), "", "<|begin_of_query|> a<|end_of_query|>", "<|end_of_query|>"),
+  (Completion("a", stop="</search>"), "", "a</search>", "</search>"),  # the one that the server names
+  (Completion("a", stop="</other>"), "", "a", "eos"),
+  (Completion("<answer> a", cut=True), "", "<answer> a", ""),  # it was cut off, and closed by nobody
+  (Completion("Paris"), "Evidence.\n<answer>", "Paris</answer>", "</answer>"),  # opened before the turn
+  (Completion("Paris"), "<answer> x </answer>", "Paris", "eos"),
+  (Completion("Paris"), "<answer>" + " " * 64, "Paris", "eos"),  # too far back: prompts speak of tags
+  (Completion(""), "", "", "eos"),
+])  # fmt: skip
 def test_the_end_of_a_turn(reply, opened, text, stop):
   assert endpoint_client.find_end(reply, STOPS, opened) == (text, stop)
 

@@ -45,30 +45,19 @@ def test_passages_of_any_length_are_cut():
   assert found == Passage("p", "T" * (1 << 20), "x" * (1 << 20), 0.5)
 
 
-def test_simultaneous_searches_are_one_batch():
+def test_simultaneous_searches_for_as_many_passages_are_one_batch():
   retriever = Retriever()
-  got = ask(RetrievalTools(retriever, top_k=2), "a", "b", "c")
-  assert retriever.batches == [(("a", "b", "c"), 2)]
-  assert got == [(Passage(q, "", q),) * 2 for q in "abc"]
-
-
-def test_searches_with_another_k_are_another_batch():
-  retriever = Retriever()
-
   tools = RetrievalTools(retriever, top_k=1)
   found = together(lambda: (tools.search("a"), tools.search("b", 3), tools.search("c")))
   assert sorted(retriever.batches) == [(("a", "c"), 1), (("b",), 3)]
-  assert [len(f) for f in found] == [1, 3, 1]
+  assert found == [(Passage(q, "", q),) * k for q, k in (("a", 1), ("b", 3), ("c", 1))]
 
 
-@pytest.mark.parametrize(
-  "call, setting",
-  [
-    (lambda tools: tools.search("a"), "config.retrieval.index"),
-    (lambda tools: tools.judge([("a", "b")]), "config.judge.kind"),
-    (lambda tools: tools.embed(["a"]), "config.retrieval.query_encoder"),
-  ],
-)
+@pytest.mark.parametrize("call, setting", [
+  (lambda tools: tools.search("a"), "config.retrieval.index"),
+  (lambda tools: tools.judge([("a", "b")]), "config.judge.kind"),
+  (lambda tools: tools.embed(["a"]), "config.retrieval.query_encoder"),
+])  # fmt: skip
 def test_what_a_run_lacks_is_named_by_its_setting(call, setting):
   (error,) = together(lambda: [call(RetrievalTools(None))])
   assert isinstance(error, ValueError) and setting in str(error)
@@ -87,15 +76,7 @@ def test_searches_collect_while_the_worker_is_busy():
     release.set()
     return await asyncio.gather(*tasks)
 
-  assert len(asyncio.run(staggered())) == 8
-  assert [len(queries) for queries, _ in retriever.batches] == [1, 3, 3, 1]
-
-
-def test_a_deadline_fails_its_searches():
-  over = threading.Event()
-  got = ask(RetrievalTools(Retriever(lambda *_: over.wait(60) and None), timeout_s=0.05), "a", "b")
-  over.set()
-  assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
+  assert len(asyncio.run(staggered())) == 8 and [len(queries) for queries, _ in retriever.batches] == [1, 3, 3, 1]
 
 
 def test_a_failure_that_names_its_queries_fails_only_those():
@@ -105,8 +86,7 @@ def test_a_failure_that_names_its_queries_fails_only_those():
 
   retriever = Retriever(answer)
   first, bad, last = ask(RetrievalTools(retriever), "x", "bad", "y")
-  assert isinstance(bad, ToolFailed) and "too long" in str(bad)
-  assert first[0].id == "x" and last[0].id == "y"
+  assert isinstance(bad, ToolFailed) and "too long" in str(bad) and first[0].id == "x" and last[0].id == "y"
   assert [queries for queries, _ in retriever.batches] == [("x", "bad", "y"), ("x", "y")]
 
 
@@ -119,15 +99,12 @@ def raising(error):
   return answer
 
 
-@pytest.mark.parametrize(
-  "answer, kind, says",
-  [
-    *((raising(error), ToolFailed, "down") for error in (ToolFailed("down"), RetrievalFailed("down", ["a", "b"]))),
-    (raising(OSError("no route")), ToolFailed, "search failed: no route"),
-    (lambda queries, k: [[]], ToolFailed, "1 answers to 2"),
-    (raising(ZeroDivisionError("a bug")), ZeroDivisionError, "a bug"),  # raised in every caller
-  ],
-)
+@pytest.mark.parametrize("answer, kind, says", [
+  *((raising(error), ToolFailed, "down") for error in (ToolFailed("down"), RetrievalFailed("down", ["a", "b"]))),
+  (raising(OSError("no route")), ToolFailed, "search failed: no route"),
+  (lambda queries, k: [[]], ToolFailed, "1 answers to 2"),
+  (raising(ZeroDivisionError("a bug")), ZeroDivisionError, "a bug"),  # raised in every caller
+])  # fmt: skip
 def test_a_failure_of_the_whole_batch_fails_all_of_it(answer, kind, says):
   retriever = Retriever(answer)
   got = ask(RetrievalTools(retriever), "a", "b")
@@ -161,16 +138,17 @@ def test_a_search_that_was_given_up_does_not_disturb_others():
   assert asyncio.run(one_gives_up())[0].id == "b"
 
 
-def test_a_running_search_does_not_keep_the_process_alive():
+def test_a_deadline_fails_its_searches_and_a_running_one_does_not_keep_the_process_alive():
   release, threads = threading.Event(), []
 
   def stuck(*_):
     threads.append(threading.current_thread())
     release.wait(60)
 
-  got = ask(RetrievalTools(Retriever(stuck), timeout_s=0.05), "a")
+  got = ask(RetrievalTools(Retriever(stuck), timeout_s=0.05), "a", "b")
   until(lambda: threads)  # its thread may start after the deadline
-  assert isinstance(got[0], ToolFailed) and threads[0].is_alive() and threads[0].daemon
+  assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
+  assert threads[0].is_alive() and threads[0].daemon
   release.set()
 
 
