@@ -5,8 +5,11 @@ from typing import Any
 # Peak bf16 operations per second of one device, dense, from the makers' data sheets; matched with `Device.device_kind`.
 # The first matching name counts, so "v5 lite" must come before "v5".
 PEAKS = (
-  ("v6 lite", 918e12), ("v6e", 918e12), ("v5 lite", 197e12), ("v5e", 197e12), ("v5p", 459e12), ("v5", 459e12),
-  ("v4", 275e12), ("b200", 2250e12), ("h200", 989e12), ("h100", 989e12), ("a100", 312e12),
+  ("v6 lite", 918e12), ("v6e", 918e12),
+  ("v5 lite", 197e12), ("v5e", 197e12),
+  ("v5p", 459e12), ("v5", 459e12), ("v4", 275e12),
+  ("b200", 2250e12), ("h200", 989e12),
+  ("h100", 989e12), ("a100", 312e12),
 )  # fmt: skip
 
 

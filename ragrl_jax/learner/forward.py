@@ -66,9 +66,19 @@ def scores(
   piece = None
   if attention.platform(model.mesh) == "cpu":
     chunk, piece = min(chunk, max(CPU_TOKENS, CPU_LOGITS // weights.shape[0])), CPU_ROWS
-  how: dict[str, Any] = dict(chunk=chunk, piece=piece, temperature=temperature, tokenless=model.tokenless)
-  how |= dict(spread=rules.head(model.mesh, hidden, weights), teacher=teacher, beta=beta)
-  results = logprobs_lib.chunked(hidden, weights, targets, on, **how)
+  results = logprobs_lib.chunked(
+    hidden,
+    weights,
+    targets,
+    on,
+    chunk=chunk,
+    temperature=temperature,
+    spread=rules.head(model.mesh, hidden, weights),
+    tokenless=model.tokenless,
+    teacher=teacher,
+    beta=beta,
+    piece=piece,
+  )
   if batch.places is None:
     return tuple(jnp.roll(x, 1, axis=1) for x in results)
   return tuple(jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in results)

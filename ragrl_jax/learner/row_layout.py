@@ -226,10 +226,12 @@ def _parts(sizes: Sequence[int], common: Sequence[int], deep: bool) -> list[tupl
       least = min(least, common[first])
     tokens, first = min(tries)  # of equal ones the smallest families, which fill rows best
     best.append((tokens, -first))
-  parts = [(len(sizes), 0)]
-  while end := parts[-1][0]:
+  parts = []
+  end = len(sizes)
+  while end:
     parts.append((best[end][1], end))
-  return parts[:0:-1]
+    end = parts[-1][0]
+  return parts[::-1]
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
@@ -260,13 +262,7 @@ class Choice:
   """The items of a few optimiser steps, for which row lengths are chosen; see `choose`."""
 
   def __init__(
-    self,
-    steps: Sequence[Sequence["Item"]],
-    *,
-    rows: int,
-    sharing: Sharing | None = None,
-    context: int = 0,
-    multiple: int = 1,
+    self, steps: Sequence[Sequence["Item"]], rows: int, sharing: Sharing | None, context: int, multiple: int
   ):
     self.units = [Units.of(items, sharing) for items in steps if items]
     self.rows, self.step = rows, math.lcm(STEP, multiple)
@@ -302,16 +298,25 @@ class Choice:
     logging.warning(text, lengths, self, share)
 
 
-def choose(steps: Sequence[Sequence["Item"]], *, lengths: Sequence[int] = (), **how: Any) -> tuple[int, ...]:
+def choose(
+  steps: Sequence[Sequence["Item"]],
+  *,
+  rows: int,
+  lengths: Sequence[int] = (),
+  sharing: Sharing | None = None,
+  context: int = 0,
+  multiple: int = 1,
+) -> tuple[int, ...]:
   """The row lengths of a run: those given, or one or two for these items. It says which, and why.
 
   Args:
     steps: the items of each of a few optimiser steps; at least one item.
+    rows, sharing: as for `packing.pack_items`.
     lengths: the given ones; they are kept, with a warning if they waste much. Empty: lengths are chosen.
-    **how: `rows` and `sharing`, as for `packing.pack_items`; `context`, tokens that the longest row must hold, besides
-      the longest item; `multiple`, a divisor of every chosen length, config.mesh.sequence.
+    context: tokens that the longest row must hold, besides the longest item.
+    multiple: a divisor of every chosen length, config.mesh.sequence.
   """
-  choice = Choice(steps, **how)
+  choice = Choice(steps, rows, sharing, context, multiple)
   result = choice.more((), 2, WORTH)
   if not lengths:
     choice.tell(result)
@@ -326,14 +331,22 @@ def choose(steps: Sequence[Sequence["Item"]], *, lengths: Sequence[int] = (), **
   return tuple(lengths)
 
 
-def extend(steps: Sequence[Sequence["Item"]], *, lengths: Sequence[int], **how: Any) -> tuple[int, ...]:
+def extend(
+  steps: Sequence[Sequence["Item"]],
+  *,
+  lengths: Sequence[int],
+  rows: int,
+  sharing: Sharing | None = None,
+  context: int = 0,
+  multiple: int = 1,
+) -> tuple[int, ...]:
   """The lengths that were chosen, and a third or second one if the items of a later step leave too much empty.
 
-  The lengths and these items alone decide, so that a run that is resumed adds the same. `how`: see `choose`.
+  The lengths and these items alone decide, so that a run that is resumed adds the same.
   """
   if len(lengths) == MOST:  # nothing is laid out for nothing
     return tuple(lengths)
-  choice = Choice(steps, **how)
+  choice = Choice(steps, rows, sharing, context, multiple)
   result = choice.more(tuple(lengths), MOST, LATER)
   if len(result) > len(lengths):
     choice.tell(result)

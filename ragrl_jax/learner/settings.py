@@ -44,23 +44,28 @@ class OptimizerSettings(Optimizer):
 
 
 @dataclasses.dataclass(frozen=True)
-class CriticSettings(Critic):
+class CriticSettings:
   """config.critic, with an optimizer made from its learning rate and warm-up.
 
   Attributes:
+    kind, clip, coef, alone_steps: as in config.critic.
     optimizer: of a separate critic, or of the value head of a shared critic.
   """
 
+  kind: str = Critic.kind
   optimizer: OptimizerSettings = OptimizerSettings(learning_rate=Critic.learning_rate)
+  clip: float | None = Critic.clip
+  coef: float = Critic.coef
+  alone_steps: int = Critic.alone_steps
 
-  def rules(self) -> run_settings.Rules:
-    """See `Checked.rules`; these are checked for training only."""
-    yield from super().rules()
-    yield (
-      not self.alone_steps or self.kind == "own",
-      f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only a critic of kind 'own' can learn "
-      "alone.",
-    )
+  def __post_init__(self) -> None:
+    # Each field is checked in its section. Relations between fields are checked for training only.
+    Critic(kind=self.kind, clip=self.clip, coef=self.coef, alone_steps=self.alone_steps)
+    if self.alone_steps and self.kind != "own":
+      raise ValueError(
+        f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only a critic of kind 'own' can learn "
+        "alone."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +204,7 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
     norm=float(max(run.learner.row_lengths, default=run.rollout.context)),
     temperature=run.rollout.temperature,
     advantage=run.advantage,
-    critic=CriticSettings(optimizer=critic_optimizer, **vars(critic)),
+    critic=CriticSettings(critic.kind, critic_optimizer, critic.clip, critic.coef, critic.alone_steps),
     **vars(run.loss),
     **shared,
   )

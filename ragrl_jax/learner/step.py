@@ -117,9 +117,20 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   metrics = dict(mismatch=share(jnp.abs(old - masked.keep(batch.sampler_logprobs, mask))))
   weights, extra_metrics = _weights(logprobs, old, batch, share, s)
   metrics |= extra_metrics
-  how = dict(ratio=s.ratio, clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip, surrogate=s.surrogate)
-  how |= dict(aggregation=s.aggregation, weights=weights, **add_up)
-  value, extra = losses.policy_loss(logprobs, old, batch.advantages, mask, **how)
+  value, extra = losses.policy_loss(
+    logprobs,
+    old,
+    batch.advantages,
+    mask,
+    clip_low=s.clip_low,
+    clip_high=s.clip_high,
+    dual_clip=s.dual_clip,
+    aggregation=s.aggregation,
+    ratio=s.ratio,
+    surrogate=s.surrogate,
+    weights=weights,
+    **add_up,
+  )
   metrics |= extra | dict(policy_loss=value)
   if s.kl != "none":
     # If the penalty is part of the reward, it is only measured here.
@@ -185,8 +196,16 @@ def value_objective(
 
 def _value(values, batch, totals, s):
   # A mean over tokens for every aggregation of the policy's loss, because each value belongs to a token.
-  how: dict[str, Any] = dict(clip=s.critic.clip, aggregation="token_mean", segment_ids=batch.segment_ids, totals=totals)
-  return value_loss(values, batch.values, batch.returns, batch.loss_mask, **how)
+  return value_loss(
+    values,
+    batch.values,
+    batch.returns,
+    batch.loss_mask,
+    clip=s.critic.clip,
+    aggregation="token_mean",
+    segment_ids=batch.segment_ids,
+    totals=totals,
+  )
 
 
 def accumulate(grads: Any, sums: Sums, loss: Objective, params: Any, *inputs: Any) -> tuple[Any, Sums]:

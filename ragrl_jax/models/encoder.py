@@ -21,7 +21,13 @@ from ragrl_jax.prompting import declared
 from ragrl_jax.structs import Passage
 
 # Texts are padded to one of these lengths: 16, 32, 48, 64, 80, …, 128, 160, …, 256, 320, …, 8192.
-LENGTHS = (16, 32, 48, *(n for k in range(4, 11) for n in range(4 << k, 8 << k, 1 << k)), 8192)
+LENGTHS = (
+  16,
+  32,
+  48,
+  *(n for step in (16, 32, 64, 128, 256, 512, 1024) for n in range(4 * step, 8 * step, step)),
+  8192,
+)
 TOWERS = ("query", "passage")
 
 
@@ -223,8 +229,15 @@ def load_encoder(
   for text in texts:
     text.no_padding()
     text.enable_truncation(resolved.max_tokens)
-  how = dict(dim=sizes[0], batch=batch or usual_batch(), mesh=mesh, mark="+".join(dict.fromkeys(marks)))
-  return Encoder(dict(zip(TOWERS, models)), dict(zip(TOWERS, texts)), resolved, **how)
+  return Encoder(
+    dict(zip(TOWERS, models)),
+    dict(zip(TOWERS, texts)),
+    resolved,
+    dim=sizes[0],
+    batch=batch or usual_batch(),
+    mesh=mesh,
+    mark="+".join(dict.fromkeys(marks)),
+  )
 
 
 def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, Any, str, int, int]:

@@ -181,7 +181,8 @@ class Layer(nnx.Module):
       self.out = matrix(values, c.d_model, 0.3)
     else:
       self.q = matrix(c.d_model, queries * (2 if traits.hybrid else 1))
-      self.k, self.v = (matrix(c.d_model, keys) for _ in range(2))
+      self.k = matrix(c.d_model, keys)
+      self.v = matrix(c.d_model, keys)
       self.o = matrix(queries, c.d_model, 0.3)
     if c.attention_bias:
       self.q_bias, self.k_bias, self.v_bias = constant(queries, 0.0), constant(keys, 0.0), constant(keys, 0.0)
@@ -199,7 +200,8 @@ class Layer(nnx.Module):
       self.experts_up = matrix(c.d_model, c.d_ff, stacked=(c.num_experts,))
       self.experts_down = matrix(c.d_ff, c.d_model, 0.3, stacked=(c.num_experts,))
     else:
-      self.gate, self.up = (matrix(c.d_model, c.d_ff) for _ in range(2))
+      self.gate = matrix(c.d_model, c.d_ff)
+      self.up = matrix(c.d_model, c.d_ff)
       self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config, self.delta = config, delta
     self.in_parts = False  # `o`, `out` and `down` return parts of sums, see `models/residual.py`

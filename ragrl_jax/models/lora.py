@@ -252,12 +252,15 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     target_modules=[MODULES[name].rsplit(".", 1)[-1] for name in names],
     lora_dropout=0.0,
     bias="none",
-    **dict.fromkeys(("fan_in_fan_out", "use_rslora", "use_dora"), False),
+    fan_in_fan_out=False,
+    use_rslora=False,
+    use_dora=False,
     init_lora_weights=True,
     inference_mode=True,
     rank_pattern={},
     alpha_pattern={},
-    **dict.fromkeys(("modules_to_save", "layers_to_transform")),
+    modules_to_save=None,
+    layers_to_transform=None,
   )
   hf.write_json(folder / CONFIG, values)
 

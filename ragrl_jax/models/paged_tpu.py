@@ -55,11 +55,19 @@ def attend(
 def _local(q, pages, table, lengths, *, window):
   """`attend` on one device."""
   n, t, H, h = q.shape
-  sequences = jnp.arange(n + 1, dtype=jnp.int32) * t, jnp.full(1, n, jnp.int32)
-  how = dict(num_kv_pages_per_block=min(table.shape[1], max(1, TOKENS // pages.shape[1])))
-  how |= dict(num_queries_per_block=1 if t == 1 else min(n * t, QUERIES), sm_scale=h**-0.5, sliding_window=window)
-  given = q.reshape(n * t, H, h), pages, lengths + t, table, *sequences
-  return ragged_paged_attention.ragged_paged_attention(*given, **how).reshape(q.shape)
+  out = ragged_paged_attention.ragged_paged_attention(
+    q.reshape(n * t, H, h),
+    pages,
+    lengths + t,
+    table,
+    jnp.arange(n + 1, dtype=jnp.int32) * t,
+    jnp.full(1, n, jnp.int32),
+    sm_scale=h**-0.5,
+    sliding_window=window,
+    num_kv_pages_per_block=min(table.shape[1], max(1, TOKENS // pages.shape[1])),
+    num_queries_per_block=1 if t == 1 else min(n * t, QUERIES),
+  )
+  return out.reshape(q.shape)
 
 
 def write(pages: jax.Array, k: jax.Array, v: jax.Array, table: jax.Array, positions: jax.Array) -> jax.Array:

@@ -101,8 +101,8 @@ class LateInteraction:
     self._marks = ids["query_token_id"], ids["doc_token_id"]
     self._mask_id = self._id("[MASK]", folder)
     dropped = string.punctuation if settings.get("mask_punctuation", True) else ""
-    ids = [self._tokenizer.token_to_id(one) for one in dropped]
-    self._dropped = np.array([number for number in ids if number is not None])
+    known = [self._tokenizer.token_to_id(one) for one in dropped]
+    self._dropped = np.array([number for number in known if number is not None])
     self._seen = bool(settings.get("attend_to_mask_tokens", False))
     tokens = dict(query_tokens=self._query_tokens, passage_tokens=self._passage_tokens)
     self.settings = dict(

@@ -25,6 +25,7 @@ from ragrl_jax.models import hf
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PIECE = 2**26  # most bytes of an array that are copied from the devices at a time
+WHOLE = 2**28  # bytes that are hashed without a copy
 Entry = tuple[str, tuple[int, ...], Callable[[], np.ndarray | Iterable[np.ndarray]]]  # of `write`
 
 
@@ -130,7 +131,7 @@ def fingerprint(arrays: Mapping[str, Any]) -> str:
   def hashed(name: str) -> bytes:
     array = arrays[name]
     digest = xxhash.xxh3_128(f"{name} {array.dtype} {array.shape} ".encode())
-    whole = isinstance(array, np.ndarray) or not array.ndim or array.nbytes <= PIECE
+    whole = isinstance(array, np.ndarray) or not array.ndim or array.nbytes <= WHOLE
     for piece in [np.asarray(array)] if whole else pieces(array):
       digest.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))
     return digest.digest()

@@ -92,13 +92,24 @@ def check(
   if not only or switch.NAME in only:
     compiled.programs.append(switch.program(model, config.rollout, mesh, own_mesh))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
-  where = dict(topology=topology, slices=slices, devices=len(devices), hosts=hosts, mesh=dict(mesh.shape), span=span)
-  run = dict(rows=config.rollout.rows, tokens=compiled.load.tokens, together=config.rollout.ahead > 0)
-  made = dict(resident=compiled.resident, programs=tuple(compiled.programs), conversation=compiled.conversation)
-  counts = dict(parameters=_count(nnx.state(model)), needed_flops=compiled.needed_flops)
   room = chips.for_topology(topology).hbm - stays
-  fewest = memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, room)
-  return Report(**where, **run, **made, **counts, fewest=fewest)
+  return Report(
+    topology=topology,
+    slices=slices,
+    devices=len(devices),
+    hosts=hosts,
+    mesh=dict(mesh.shape),
+    parameters=_count(nnx.state(model)),
+    resident=compiled.resident,
+    programs=tuple(compiled.programs),
+    rows=config.rollout.rows,
+    tokens=compiled.load.tokens,
+    needed_flops=compiled.needed_flops,
+    together=config.rollout.ahead > 0,
+    conversation=compiled.conversation,
+    span=span,
+    fewest=memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, room),
+  )
 
 
 def shape_of(config: Settings, name: str) -> DecoderConfig:
@@ -210,9 +221,14 @@ class _Compiler:
       frozen = {"model.param_dtype": config.model.dtype, "model.lora.rank": 0, "model.lora.path": ""}
       shape = dataclasses.replace(shape, vocab_size=self.shape.vocab_size)
       teacher = abstract_model(fields.replaced(config, frozen), shape, mesh)
-    reference = rules.place(mesh, nnx.state(self.model, lora.trainable(self.model)))
-    how = settings, settings_lib.optimizer_from_config(config)
-    built = learner.Learner(self.model, *how, mesh=mesh, reference=reference, teacher=teacher)
+    built = learner.Learner(
+      self.model,
+      settings,
+      settings_lib.optimizer_from_config(config),
+      mesh=mesh,
+      reference=rules.place(mesh, nnx.state(self.model, lora.trainable(self.model))),
+      teacher=teacher,
+    )
     cut = load_lib.blocks(config, self.shape, self.load)
     block = self._block(cut.rows, cut.length, settings_lib.sharing(config, self.shape, mesh))
     remat = cut.forward * bool(config.model.remat)

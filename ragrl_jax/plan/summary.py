@@ -186,10 +186,17 @@ class Report:
 
   def to_json(self) -> dict[str, Any]:
     """The report as JSON values, with the computed properties."""
-    computed = ("needed", "fits", "step_s", "free", "conversations", "reserved_rows", "mfu")
-    speed = self.tokens / self.step_s if self.step_s else 0.0
-    result = dataclasses.asdict(self) | dict(capacity=self.chip.hbm, tokens_per_second=speed)
-    result |= {name: getattr(self, name) for name in computed}
+    result = dataclasses.asdict(self) | dict(
+      needed=self.needed,
+      capacity=self.chip.hbm,
+      fits=self.fits,
+      step_s=self.step_s,
+      free=self.free,
+      conversations=self.conversations,
+      reserved_rows=self.reserved_rows,
+      tokens_per_second=self.tokens / self.step_s if self.step_s else 0.0,
+      mfu=self.mfu,
+    )
     for row, program in zip(result["programs"], self.programs):
       row["seconds"], row["bound"] = self.seconds(program)
     return result

@@ -85,8 +85,11 @@ class Checked:
 class Section(Checked):
   """Settings under a path of the config: `class Loss(Section, path="loss")`."""
 
+  WHERE = "config."
+
   def __init_subclass__(cls, path: str = "") -> None:
-    cls.WHERE = f"config.{path}." if path else "config."
+    if path:  # a subclass without one keeps its parent's
+      cls.WHERE = f"config.{path}."
 
 
 def must_be(record: type, name: str, value: Any) -> str | None:

@@ -33,7 +33,8 @@ TENTH, ROOT = {7: 0.22, 10: 0.04, 99: 0.04}, {0: 0.1, 3: 0.4, 4: 0.4, 16: 0.2, 3
 )
 def test_rates_by_hand(how, rates):
   rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, **how))
-  assert {step: float(rate(step)) for step in rates} == pytest.approx(rates, rel=1e-5)
+  rel = 1e-5 if how.get("schedule") in ("cosine", "linear") else 1e-6
+  assert {step: float(rate(step)) for step in rates} == pytest.approx(rates, rel=rel)
 
 
 def test_which_parameters_decay_and_which_use_muon():

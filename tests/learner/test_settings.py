@@ -8,10 +8,10 @@ from ragrl_jax.settings.learning import Teacher
 
 
 @pytest.mark.parametrize("how, word", [
-  (dict(kl="k1"), "does not depend on the reference"), (dict(kl="k9"), "config.loss.kl"),
-  (dict(aggregation="mean"), "config.loss.aggregation"), (dict(epochs=0), "at least 1"),
+  (dict(kl="k1"), "does not depend on the reference"), (dict(kl="k9"), "^config.loss.kl='k9'"),
+  (dict(aggregation="mean"), "^config.loss.aggregation='mean'"), (dict(epochs=0), "at least 1"),
   (dict(minibatches=0), "at least 1"), (dict(aggregation="seq_mean_token_sum_norm"), "needs norm"),
-  (dict(kl_coef=-1.0), "kl_coef"), (dict(kl="k3", kl_in="reward"), "needs advantages"),
+  (dict(kl_coef=-1.0), "^config.loss.kl_coef=-1.0: "), (dict(kl="k3", kl_in="reward"), "needs advantages"),
   (dict(critic=settings.CriticSettings(kind="own")), "nothing else does"),
   (dict(advantage=settings.AdvantageSettings(kind="gae")), "needs a critic"), (dict(objective="dpo"), "policy, sft"),
   (dict(teacher=Teacher(path="x", kind="k1")), "kind='k1' is part of the reward"),
@@ -24,9 +24,10 @@ def test_invalid_settings_are_refused(how, word):
 
 
 @pytest.mark.parametrize("made, how, word", [
-  (OptimizerSettings, dict(kind="sgd"), "'adamw' or 'muon'"),
+  (OptimizerSettings, dict(kind="sgd"), "^config.optimizer.kind='sgd': .*'adamw' or 'muon'"),
   (OptimizerSettings, dict(schedule="rising"), "'constant', 'cosine', 'linear' or 'inverse_sqrt'"),
   (OptimizerSettings, dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
+  (settings.CriticSettings, dict(clip=-1.0), "^config.critic.clip=-1.0: "),
   (settings.CriticSettings, dict(kind="none", alone_steps=2), "config.critic.alone_steps=2"),
   (settings.CriticSettings, dict(kind="shared", alone_steps=2), "config.critic.alone_steps=2"),
 ])  # fmt: skip

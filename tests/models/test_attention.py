@@ -23,6 +23,19 @@ def by_formula(q, k, v, causal=True):
   return plain(q, k, v, mask & np.tril(np.ones((T, T), bool))[None] if causal else mask)
 
 
+def head_by_head(q, k, v):
+  """Softmax over the allowed tokens, head by head, in float64; zeros if none is allowed."""
+  q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+  out = np.zeros_like(q)
+  for b, t, head in np.ndindex(*q.shape[:3]):
+    allowed = (SEGMENTS[b] == SEGMENTS[b, t]) & (SEGMENTS[b, t] != 0) & (np.arange(T) <= t)
+    if allowed.any():
+      scores = k[b, allowed, head // (H // KV)] @ q[b, t, head] / np.sqrt(h)
+      weights = np.exp(scores - scores.max())
+      out[b, t, head] = weights @ v[b, allowed, head // (H // KV)] / weights.sum()
+  return out
+
+
 @functools.partial(jax.jit, static_argnames=("causal", "block"))
 def attend(q, k, v, weight, *, causal=True, block=8):
   """(output, gradients of q, k, v for the weight `weight` of the output)."""
@@ -38,6 +51,8 @@ def test_attention_and_its_gradient(causal, block):
   got, gradients = attend(*inputs, weight, causal=causal, block=block)
   want, back = jax.vjp(functools.partial(by_formula, causal=causal), *inputs)
   np.testing.assert_allclose(got, want, atol=2e-6)
+  if causal and block == 8:  # once also without JAX
+    np.testing.assert_allclose(got, head_by_head(*inputs), atol=2e-6)
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), gradients, back(weight))
   for array in (got, *gradients):  # padding gives zeros and gets no gradient
     np.testing.assert_array_equal(np.asarray(array)[SEGMENTS == 0], 0.0)

@@ -43,7 +43,8 @@ def test_a_moved_folder_and_other_shards_are_the_same_weights(tmp_path):
 
 @pytest.mark.parametrize("piece", [1, 1000, 2**28])
 def test_arrays_of_a_device_are_hashed_whole(piece, monkeypatch):
-  monkeypatch.setattr(tensors, "PIECE", piece)
+  for bound in ("PIECE", "WHOLE"):
+    monkeypatch.setattr(tensors, bound, piece)
   held = {"a": jnp.asarray(A), "scalar": jnp.float32(3), "none": jnp.zeros((0, 4))}
   mark = tensors.fingerprint(held)
   assert mark == tensors.fingerprint({name: np.asarray(x) for name, x in held.items()})

@@ -20,6 +20,12 @@ def attend(*arrays, **how):
   return paged_gpu.attend(*arrays, interpret=INTERPRET, **how)[0]
 
 
+def quantized(k, v, pages):
+  """Keys and values as int8 pages hold them, these pages and their scales."""
+  k, v = (np.asarray(x, np.float32) * np.asarray(by)[..., None] for x, by in map(cache_lib.quantize, (k, v)))
+  return k, v, *cache_lib.quantize(pages)
+
+
 @pytest.mark.parametrize("H, KV, h, page, t, window", [
   (7, 1, 64, 64, 1, None), (7, 1, 64, 64, 8, None), (28, 4, 16, 16, 8, None), (14, 2, 128, 128, 1, None),
   (32, 8, 16, 32, 8, None), (2, 2, 16, 256, 1, None),
@@ -48,8 +54,7 @@ def test_parts_of_a_sequence_merge_exactly(dtype, t, window):
     table[i, :2], k[i, :128], v[i, :128] = table[8, :2], k[8, :128], v[8, :128]
   scales = None
   if dtype == "int8":
-    k, v = (np.asarray(x, np.float32) * np.asarray(by)[..., None] for x, by in map(cache_lib.quantize, (k, v)))
-    pages, scales = cache_lib.quantize(pages)
+    k, v, pages, scales = quantized(k, v, pages)
   got = attend(q, pages, table, lengths, scales=scales, window=window)
   np.testing.assert_allclose(got, dense(q, k, v, lengths, window or 10**9), atol=1e-5)
 
@@ -83,6 +88,19 @@ def test_the_number_of_parts_follows_from_the_shape():
   # 128 programs become 384 on the 132 multiprocessors of an H200, 512 are enough; a part has at least 128 tokens.
   wanted = {(64 * 2, 1024): 3, (64 * 4, 1024): 2, (256 * 2, 1024): 1, (2, 1024): 8, (2, 64): 1}
   assert {shape: paged_gpu.splits(*shape) for shape in wanted} == wanted
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_sequences_in_one_part_share_pages(dtype):
+  lengths = np.array([20, 20], np.int32)
+  q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)
+  assert paged_gpu.splits(2 * len(lengths), table.shape[1] * 16) == 1
+  table[1, 0] = table[0, 0]  # both start with the same 16 tokens
+  k[1, :16], v[1, :16], scales = k[0, :16], v[0, :16], None
+  if dtype == "int8":
+    k, v, pages, scales = quantized(k, v, pages)
+  got = attend(q, jnp.asarray(pages), table, lengths, scales=scales)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
 
 
 def test_a_group_of_heads_in_bfloat16():

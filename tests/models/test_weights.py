@@ -235,6 +235,7 @@ def test_incomplete_shards_are_refused(folder, tmp_path):
 def test_unsupported_configs_are_refused():
   one_of = "it must be one of qwen2, .*gemma3_text.*families.py"
   two = dict(rope_parameters=dict(rope_type="default"), rope_scaling=dict(type="linear", factor=4.0))
+  sections = dict(rope_scaling=dict(rope_type="linear", factor=2.0, mrope_section=[1]))
   for change, says in [
     (dict(model_type="gpt2"), f"model_type: 'gpt2' is not a supported model family: {one_of}"),
     (dict(model_type=None), "model_type is missing"), (dict(rope_theta=None), "no rope_theta"),
@@ -248,7 +249,7 @@ def test_unsupported_configs_are_refused():
     (dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
     (dict(rope_scaling=dict(type="linear", factor=2.0, partial_rotary_factor=0.5)), "partial_rotary_factor is 0.5"),
     (dict(rope_scaling=dict(rope_type="default", type="mrope")), "rope_type 'default' and type 'mrope'"),
-    (dict(rope_scaling=dict(rope_type="linear", factor=2.0, mrope_section=[1])), r"scaling: mrope_section is \[1\]"),
+    (sections, r"rope scaling: mrope_section is \[1\]"),
     (dict(rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1000.0)), "rope_type 'dynamic'"),
     (dict(auto_map=dict(AutoModel="modeling.Model")), "auto_map is .* may change what the model computes"),
     (dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
