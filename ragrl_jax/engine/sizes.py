@@ -106,10 +106,19 @@ class Sizes:
 def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   """The sizes of config.rollout on the engine's mesh. Lanes, rows and pages are rounded up to equal shares."""
   replicas = 1 if mesh is None else mesh.shape["data"]
-  as_given = ("context", "chunk", "prefill", "page", "kv_dtype", "speculate")
-  sizes = {name: getattr(rollout, name) for name in as_given}
-  sizes |= {name: -(-getattr(rollout, name) // replicas) * replicas for name in ("lanes", "rows", "pages")}
-  return Sizes(**sizes, replicas=replicas)
+  share = lambda number: -(-number // replicas) * replicas
+  return Sizes(
+    lanes=share(rollout.lanes),
+    rows=share(rollout.rows),
+    context=rollout.context,
+    chunk=rollout.chunk,
+    prefill=rollout.prefill,
+    page=rollout.page,
+    pages=share(rollout.pages),
+    replicas=replicas,
+    kv_dtype=rollout.kv_dtype,
+    speculate=rollout.speculate,
+  )
 
 
 def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0, delta_heads: int = 0) -> None:

@@ -49,7 +49,10 @@ class Team:
 
   @contextlib.contextmanager
   def session(self) -> Iterator[None]:
-    """Lasts from a run's first program to its last; all hosts of the engine enter it. Raises links.Lost if one is."""
+    """Lasts from a run's first program to its last; all hosts of the engine enter it.
+
+    Raises links.Lost if the connection to a host is lost.
+    """
     with self._link.busy():
       if self.leads:
         self._link.send(BEGIN)

@@ -118,10 +118,17 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   if card.get("made", made_of(card)) != made_of(card):
     raise ValueError(f"{folder}: {INDEX} was changed since the index was built (its settings): build it again.")
   model = encoders.reload(card, folder, encoder)
-  description = dict(kind="dense", encoder=card["encoder"]["settings"], options=options, search=search)
-  description |= dict(
-    made=made_of(card), **{name: card[name] for name in ("factory", "dtype", "shard") if name in card}
+  description = dict(
+    kind="dense",
+    encoder=card["encoder"]["settings"],
+    factory=card["factory"],
+    options=options,
+    dtype=card["dtype"],
+    made=made_of(card),
+    search=search,
   )
+  if "shard" in card:
+    description["shard"] = card["shard"]
   if search == "device":
     from ragrl_jax.retrieval.device import DeviceIndex
 
@@ -135,8 +142,9 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
     index = faiss_index.Approximate(
       folder / "index.faiss", vectors, options=options, oversample=card["oversample"], threads=threads
     )
-  embeds = dict(encoder=model, model=encoders.find_name(card), dispatch=dispatch)
-  return dense.DenseRetriever(corpus, index, description=description, **embeds)
+  return dense.DenseRetriever(
+    corpus, index, encoder=model, model=encoders.find_name(card), description=description, dispatch=dispatch
+  )
 
 
 def build_index(*arguments: Any, **settings: Any) -> pathlib.Path:

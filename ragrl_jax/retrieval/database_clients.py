@@ -138,7 +138,9 @@ class Milvus:
       searched = [dict(contents=f"{passage.title}\n{passage.text}") for passage in passages]
     else:
       searched = [dict(vector=vector.tolist()) for vector in vectors]
-    rows = [dict(id=one.id, title=one.title, text=one.text, **more) for one, more in zip(passages, searched)]
+    rows = [
+      dict(id=one.id, title=one.title, text=one.text, **more) for one, more in zip(passages, searched, strict=True)
+    ]
     self._call(self._client.upsert, self._name, rows)
 
   def drop(self) -> None:

@@ -271,9 +271,8 @@ class HashingEncoder:
       counts: collections.Counter = collections.Counter(self._words(passage.text))
       for word in self._words(passage.title):
         counts[word] += self.settings["title_weight"]
-      floor = k1 * (
-        1 - b + b * counts.total() / max(self._mean_length, 1e-9)
-      )  # of BM25's weights, here without the idf
+      # BM25's weights without the idf.
+      floor = k1 * (1 - b + b * counts.total() / max(self._mean_length, 1e-9))
       weights.append({word: count * (k1 + 1) / (count + floor) for word, count in counts.items()})
     return self._vectors(weights)
 

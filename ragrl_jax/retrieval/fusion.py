@@ -16,12 +16,12 @@ import itertools
 import math
 import os
 import pathlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from ragrl_jax.chat.client import daemon
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.cards import read_card
 from ragrl_jax.retrieval.remote import RemoteRetriever
@@ -338,17 +338,7 @@ class ShardedRetriever(_Around):
 
   def _asked(self, call: Callable[[RemoteRetriever], api.Answers]) -> list[api.Answers]:
     """The result of `call` for each part. All parts are called at the same time."""
-    answers = [concurrent.futures.Future() for _ in self._parts]
-
-    def ask(part: RemoteRetriever, answer: concurrent.futures.Future) -> None:
-      try:
-        answer.set_result(call(part))
-      except Exception as error:  # noqa: BLE001  (raised below, on the thread that searches)
-        answer.set_exception(error)
-
-    # Not a pool: Python waits for a pool's threads at exit, so a hanging search would keep a failed run alive.
-    for asked in zip(self._parts, answers):
-      threading.Thread(target=ask, args=asked, daemon=True).start()
+    answers = [daemon(call, part, name="part") for part in self._parts]
     concurrent.futures.wait(answers)
     return [answer.result() for answer in answers]
 

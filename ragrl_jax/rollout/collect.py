@@ -136,7 +136,11 @@ class Rollout:
           playing += len(group)
         if not playing:
           return
-        session.play_until(lambda: bool(ended))
+        try:
+          session.play_until(lambda: bool(ended))
+        except Exception:
+          yield from ended  # they ended before the error, and may have been paid for
+          raise
         while ended:
           playing -= 1
           yield ended.popleft()
@@ -159,12 +163,13 @@ class Rollout:
       finally:
         session.stop()
 
-  def _opened(self, *how) -> "Session":
-    return Session(self, *how)
+  def _opened(self, sampling: structs.Sampling, on_episode: OnEpisode | None) -> "Session":
+    return Session(self, sampling, on_episode)
 
   def close(self) -> None:
-    """Stops the event loop and its thread."""
+    """Stops the event loop and its thread. Whatever still runs there, such as a search of the tools, is cancelled."""
     if self._loop is not None:
+      asyncio.run_coroutine_threadsafe(_cancelled(), self._loop).result()
       self._loop.call_soon_threadsafe(self._loop.stop)
       self._thread.join()
       self._loop.close()
@@ -177,6 +182,14 @@ class Rollout:
       self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
       self._thread.start()
     return self._loop
+
+
+async def _cancelled() -> None:
+  """Ends all tasks of this event loop, and those that they start when they end."""
+  while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+    for task in tasks:
+      task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Started:
@@ -199,7 +212,7 @@ class Session:
   `client` and the methods under "on the event loop" belong to that thread.
   """
 
-  def __init__(self, rollout: Rollout, sampling: structs.Sampling, on_episode):
+  def __init__(self, rollout: Rollout, sampling: structs.Sampling, on_episode: OnEpisode | None):
     self.rollout, self.sampling, self.on_episode = rollout, sampling, on_episode
     self.waits = Waits()
     self.client = EngineClient(rollout.engine, rollout.dispatch)

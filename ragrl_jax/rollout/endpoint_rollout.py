@@ -9,7 +9,7 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.rollout import collect, conversation
-from ragrl_jax.rollout.collect import Play, Request
+from ragrl_jax.rollout.collect import OnEpisode, Play, Request
 from ragrl_jax.rollout.endpoint_client import CHAT, EndpointClient, NamedStops, Server
 from ragrl_jax.structs import Episode
 
@@ -37,8 +37,8 @@ class _Elsewhere:
 class _Session(collect.Session):
   """Gives every episode a client of its own, which counts its calls."""
 
-  def __init__(self, rollout: "EndpointRollout", *how):
-    super().__init__(rollout, *how)
+  def __init__(self, rollout: "EndpointRollout", sampling: structs.Sampling, on_episode: OnEpisode | None):
+    super().__init__(rollout, sampling, on_episode)
     # The gate limits calls and not episodes, so that an episode that searches does not block a call.
     self._server, self._gate = rollout.server, asyncio.Semaphore(rollout.server.concurrency)
 
@@ -68,8 +68,8 @@ class EndpointRollout(collect.Rollout):
       encoder = types.SimpleNamespace(encode=tokenizer.answered, render=tokenizer.render)
       self._texts = conversation.TextCache(encoder)
 
-  def _opened(self, *how) -> collect.Session:
-    return _Session(self, *how)
+  def _opened(self, sampling: structs.Sampling, on_episode: OnEpisode | None) -> collect.Session:
+    return _Session(self, sampling, on_episode)
 
   def stream(
     self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False

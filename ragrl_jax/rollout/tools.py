@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import threading
@@ -162,11 +163,14 @@ class _Batches:
   def _send(self) -> None:
     self._planned = False
     while self._idle and self._waiting:
-      option, questions = next(iter(self._waiting.items()))  # the oldest first; the rest of it goes to the end
+      option = next(iter(self._waiting))  # the oldest first; the rest of it goes to the end
+      # The episodes of the others were cancelled.
+      questions = [(question, answer) for question, answer in self._waiting.pop(option) if not answer.done()]
       batch, later = questions[: self._max], questions[self._max :]
-      del self._waiting[option]
       if later:
         self._waiting[option] = later
+      if not batch:
+        continue
       self._idle -= 1
       work = daemon(self._once, [q for q, _ in batch], option, name=f"tools-{self._name}")
       task = asyncio.get_running_loop().create_task(asyncio.wait_for(asyncio.wrap_future(work), self._timeout_s))
@@ -179,8 +183,11 @@ class _Batches:
     try:
       with self._permits:
         answers = self._function(different, option)
-    # A future takes no StopIteration, and an error that is no Exception would end the event loop.
-    except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit) as raised:
+    except BaseException as raised:
+      if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, concurrent.futures.CancelledError)):
+        raise
+      # A future takes no StopIteration, an error that is no Exception would end the event loop, and a CancelledError
+      # would look like a search that this program has cancelled.
       raise RuntimeError(f"{type(raised).__name__}: {raised}") from raised
     if len(different) == len(questions) or len(answers) != len(different):  # a wrong number is refused by `_returned`
       return answers

@@ -34,8 +34,6 @@ from ragrl_jax.store import jsonl, lossless_json
 
 FOLDER = "episodes"
 PLAYED = "episodes.jsonl"  # file of an evaluation
-PLACE, ENDING = ("prompt_index", "sample", "version"), ("ended", "failure")  # of an episode
-ASKED = ("id", "question", "golds", "source", "hops")  # of its example
 GOLDS = "gold_passages"  # key of an example's meta: its supporting passages, if it was made without passages
 
 
@@ -70,15 +68,29 @@ def row(
   segments = [_segment(segment, tokenizer) for segment in episode.segments]
   if len(advantages):
     _add_advantages(segments, advantages)
-  which = {"step": step, **_fields(episode, *PLACE), **_fields(example, *ASKED), "gold_ids": gold_ids(example, episode)}
-  scored = dict(reward=reward, outcome=outcome, advantage=mean_advantage(advantages))
-  scored |= dict(terms=dict(terms), weights=dict(weights), signs=dict(signs or {}))
-  said = dict(facts=episode.facts, segments=segments, **_starts(episode))
-  return which | _fields(episode, *ENDING) | scored | said
-
-
-def _fields(of: Any, *names: str) -> dict[str, Any]:
-  return {name: getattr(of, name) for name in names}
+  return {
+    "step": step,
+    "prompt_index": episode.prompt_index,
+    "sample": episode.sample,
+    "version": episode.version,
+    "id": example.id,
+    "question": example.question,
+    "golds": example.golds,
+    "source": example.source,
+    "hops": example.hops,
+    "gold_ids": gold_ids(example, episode),
+    "ended": episode.ended,
+    "failure": episode.failure,
+    "reward": reward,
+    "outcome": outcome,
+    "advantage": mean_advantage(advantages),
+    "terms": dict(terms),
+    "weights": dict(weights),
+    "signs": dict(signs or {}),
+    "facts": episode.facts,
+    "segments": segments,
+    **_starts(episode),
+  }
 
 
 def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
@@ -87,7 +99,7 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
   segments = [
     {name: value for name, value in item.items() if name not in ("ids", "logprobs")} for item in full["segments"]
   ]
-  keys = ("version", *ASKED, "gold_ids", *ENDING, "facts")
+  keys = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
   return {name: full[name] for name in keys} | dict(segments=segments, **_starts(episode))
 
 
@@ -190,16 +202,32 @@ def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
 
   An evaluation's row has texts only: segments without token ids.
   """
-  segments, starts = tuple(_segment_of(item) for item in logged["segments"]), tuple(logged.get("starts", ()))
-  known = {name: logged[name] for name in ("facts", "version", *ENDING)}
-  known |= {name: logged.get(name, 0) for name in ("prompt_index", "sample")}
-  return structs.Episode(segments, **known, example_id=logged["id"], starts=starts)
+  return structs.Episode(
+    tuple(_segment_of(item) for item in logged["segments"]),
+    facts=logged["facts"],
+    version=logged["version"],
+    ended=logged["ended"],
+    failure=logged["failure"],
+    prompt_index=logged.get("prompt_index", 0),
+    sample=logged.get("sample", 0),
+    example_id=logged["id"],
+    starts=tuple(logged.get("starts", ())),
+  )
 
 
 def record(episode: structs.Episode) -> dict[str, Any]:
   """The episode as JSON, for training on it later. `of_record` restores it exactly, facts included."""
-  which = {"id": episode.example_id, **_fields(episode, *PLACE, *ENDING), "facts": lossless_json.encode(episode.facts)}
-  return which | dict(segments=[_segment(segment, None) for segment in episode.segments], **_starts(episode))
+  return {
+    "id": episode.example_id,
+    "prompt_index": episode.prompt_index,
+    "sample": episode.sample,
+    "version": episode.version,
+    "ended": episode.ended,
+    "failure": episode.failure,
+    "facts": lossless_json.encode(episode.facts),
+    "segments": [_segment(segment, None) for segment in episode.segments],
+    **_starts(episode),
+  }
 
 
 def of_record(stored: Mapping[str, Any]) -> structs.Episode:
@@ -220,9 +248,16 @@ def _starts(episode: structs.Episode) -> dict[str, Any]:
 def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
   passages = item.get("found")
   logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the shortest decimal of each float32
-  said = tuple(item.get("ids", ())), item["text"], tuple(logprobs.tolist()), item.get("stop", "")
-  found = None if passages is None else tuple(structs.Passage(**passage) for passage in passages)
-  return structs.Segment(item["owner"], *said, item.get("query"), found, base64.b64decode(item.get("routes", "")))
+  return structs.Segment(
+    owner=item["owner"],
+    ids=tuple(item.get("ids", ())),
+    text=item["text"],
+    logprobs=tuple(logprobs.tolist()),
+    stop=item.get("stop", ""),
+    query=item.get("query"),
+    found=None if passages is None else tuple(structs.Passage(**passage) for passage in passages),
+    routes=base64.b64decode(item.get("routes", "")),
+  )
 
 
 def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:

@@ -78,14 +78,18 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
   offset = 0
   with open(path, "rb") as file:
     for number, raw in enumerate(file, start=1):
-      if torn_end and not raw.endswith(b"\n"):  # unfinished, even if it happens to be valid JSON
-        return
+      has_end = raw.endswith(b"\n")
       try:
         row = json.loads(raw)
       except ValueError as error:
+        if torn_end and not has_end:
+          return
         raise ValueError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line.") from error
       if not isinstance(row, dict):
         raise ValueError(f"{path}:{number}: a {type(row).__name__}, but it must be a JSON object; delete the line.")
+      # A last line without a newline is unfinished, even if it happens to be valid JSON.
+      if torn_end and not has_end:
+        return
       yield offset, row
       offset += len(raw)
 

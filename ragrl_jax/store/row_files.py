@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import csv
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -113,12 +114,18 @@ def _check_exists(path: pathlib.Path) -> None:
 
 def _json(path: pathlib.Path, ending: str) -> Iterator[tuple[str, Any]]:
   """The rows, one a line; or those of an array, if the name ends in .json."""
+  lines = read_lines(path)
   if not ending.startswith(".jsonl"):
-    first = next((line for _, line in read_lines(path) if line.strip()), "")
-    if first.lstrip().startswith("["):
-      yield from _of_array(path, _whole(path, read_lines(path)))
+    start = []  # up to the first line that is not empty
+    for number, line in lines:
+      start.append((number, line))
+      if line.strip():
+        break
+    lines = itertools.chain(start, lines)
+    if start and start[-1][1].lstrip().startswith("["):
+      yield from _of_array(path, _whole(path, lines))
       return
-  for number, line in read_lines(path):
+  for number, line in lines:
     if line.strip():
       yield f"{path}:{number}", _parsed(f"{path}:{number}", line)
 

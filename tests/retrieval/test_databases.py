@@ -161,6 +161,11 @@ def test_a_collection_knows_its_encoder_and_is_fused_with_full_text(db, tmp_path
     load_index(f"{db}/vectors")
 
 
+def test_passages_without_a_vector_are_refused():
+  with pytest.raises(ValueError, match="zip"):
+    database_clients.Milvus.insert(None, PASSAGES[:2], np.zeros((1, 3)))
+
+
 @pytest.mark.parametrize("kind", ["milvus", "opensearch"])
 def test_a_killed_filling_goes_on(db, peer, kind, monkeypatch):
   where = f"{db}/wiki" if kind == "milvus" else f"opensearch:{peer.address}/wiki"

@@ -204,24 +204,29 @@ def dribble(handler):
 
 
 @pytest.mark.parametrize(
-  "script, settings, says",
+  "script, settings, calls, says",
   [
-    ([500, 502, 503], dict(retries=2), "'q' from .* after 3 calls: status 503: .*so it goes"),
-    ([404] * 6, dict(retries=5), "after 1 calls: status 404"),  # it will not change
-    ([500] * 20, dict(retries=1, wait_s=60.0), "after 4 calls: status 500"),  # a healthy server is not waited for
+    ([500, 502, 503], dict(retries=2), {3}, "'q' from .* after 3 calls: status 503: .*so it goes"),
+    ([404] * 6, dict(retries=5), {1}, "after 1 calls: status 404"),  # it will not change
+    ([500] * 20, dict(retries=1, wait_s=60.0), {4}, "after 4 calls: status 500"),  # a healthy server is not waited for
     # Whatever is slow about the answer: tests/store/test_http.py.
-    ([dribble] * 2, dict(retries=1, timeout_s=0.2), "after [12] calls: no whole answer within 0.2 s"),
+    ([dribble] * 2, dict(retries=1, timeout_s=0.2), {1, 2}, "after [12] calls: no whole answer within 0.2 s"),
     # 49 doubling waits would take far too long.
-    ([503] * 50, dict(retries=49, backoff_s=0.05, deadline_s=0.3), "the deadline of 0.3 s is spent"),
-    ([b" " * 200_000], dict(retries=2, max_bytes=100_000), "after 1 calls: the answer is longer than 100000 bytes"),
+    ([503] * 50, dict(retries=49, backoff_s=0.05, deadline_s=0.3), None, "the deadline of 0.3 s is spent"),
+    (
+      [b" " * 200_000],
+      dict(retries=2, max_bytes=100_000),
+      {1},
+      "after 1 calls: the answer is longer than 100000 bytes",
+    ),
   ],
 )
-def test_a_search_that_fails_ends_in_time_and_says_why(script, settings, says):
+def test_a_search_that_fails_ends_in_time_and_says_why(script, settings, calls, says):
   with Scripted(*script, health=200) as peer:
     start = time.monotonic()
     with pytest.raises(api.RetrievalFailed, match=says):
       client(peer, check=False, **settings).search(["q"], 1)
-    assert time.monotonic() - start < 30 and len(peer.asked) < 10
+    assert time.monotonic() - start < 30 and len(peer.asked) in (calls or range(10))
 
 
 def test_a_busy_server_is_retried_when_it_says():

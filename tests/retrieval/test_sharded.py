@@ -6,6 +6,7 @@ import types
 import pytest
 import served
 
+from ragrl_jax.chat import client
 from ragrl_jax.retrieval import api, build_index, load_index
 from ragrl_jax.retrieval.fusion import ShardedRetriever
 from ragrl_jax.retrieval.remote import RemoteRetriever
@@ -85,6 +86,17 @@ def test_passages_without_scores_cannot_be_merged():
   bare = types.SimpleNamespace(name="http://bare", describe=lambda: dict(kind="remote", server={}), search=search)
   with pytest.raises(api.RetrievalFailed, match="http://bare returns no scores"):
     ShardedRetriever([bare, bare]).search(["q"], 1)
+
+
+def test_a_part_that_panics_ends_the_search():
+  panic = type("PanicException", (BaseException,), {})  # as Rust's libraries raise it
+
+  def search(queries, k):
+    raise panic("in the tokenizer")
+
+  bad = types.SimpleNamespace(name="http://bad", describe=lambda: dict(kind="remote", server={}), search=search)
+  with pytest.raises(panic, match="in the tokenizer"):
+    client.daemon(ShardedRetriever([bad, bad]).search, ["q"], 1).result(60)
 
 
 def test_the_client_sends_its_token(tmp_path):

@@ -3,16 +3,18 @@
 import asyncio
 import dataclasses
 import threading
+import types
 
 import pytest
 
 from ragrl_jax import recipes, structs
-from ragrl_jax.chat.client import Completion, NoCompletion
+from ragrl_jax.chat.client import Completion, NoCompletion, daemon
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
-from ragrl_jax.rollout import endpoint_rollout
+from ragrl_jax.rollout import dispatch, endpoint_rollout
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.rollout.endpoint_client import CHAT, COMPLETIONS, CONTINUE, Server
+from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.structs import Example, Passage
 
 FOUND = Passage("a", "Norsk", "Its seat is Oslo. Ann Lee leads it.")
@@ -53,10 +55,19 @@ class Tools:
     return ((1.0,),) * len(texts)
 
 
-def rollout(recipe, asked, protocol=CHAT, *, play=None, context=20_000, **server):
+def rollout(recipe, asked, protocol=CHAT, *, play=None, tools=None, context=20_000, **server):
   tokenizer = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
-  server, how = Server(asked, protocol, context, **server), dict(seed=0, sampling=structs.Sampling(1.0, 0, 1.0, 500))
-  return endpoint_rollout.EndpointRollout(server, tokenizer, recipe.stops, play or recipe.play, Tools(), **how)
+  return endpoint_rollout.EndpointRollout(
+    Server(asked, protocol, context, **server),
+    tokenizer,
+    recipe.stops,
+    play or recipe.play,
+    tools or Tools(),
+    seed=0,
+    sampling=structs.Sampling(1.0, 0, 1.0, 500),
+    reserve=None,
+    dispatch=dispatch.Dispatch(),
+  )
 
 
 def played(recipe, asked, protocol=CHAT, *, requests=None, greedy=True, **more):
@@ -96,6 +107,28 @@ def test_a_tool_that_fails_ends_its_own_episode_and_a_bug_all():
     played(recipe, Asked(lambda question, n: RuntimeError("bug")), requests=[Request(EXAMPLE, i) for i in range(3)])
 
 
+def test_episodes_that_ended_before_a_bug_are_yielded_first():
+  recipe, held, ended = recipes.get("untrained", "closed_book"), threading.Event(), []
+
+  async def play(example, policy, tools):
+    if example.id == "ok":
+      episode = await recipe.play(example, policy, tools)
+      server.dispatch.post(held.wait, 60)  # the caller's thread hears of both ends at once
+      ended.append("ok")
+      return episode
+    while not ended:
+      await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.1, held.set)
+    raise RuntimeError("bug")
+
+  server = rollout(recipe, Asked(), play=play)
+  requests = [Request(dataclasses.replace(EXAMPLE, id=name), i) for i, name in enumerate(["ok", "bad"])]
+  stream = server.stream([requests], step=0, at_once=2)
+  assert next(stream).example_id == "ok"
+  with pytest.raises(RuntimeError, match="bug"):
+    next(stream)
+
+
 def test_a_stream_that_is_left_early_cancels_what_is_played():
   recipe, cancelled = recipes.get("untrained", "closed_book"), []
 
@@ -117,6 +150,46 @@ def test_a_stream_that_is_left_early_cancels_what_is_played():
   left = {thread.name for thread in set(threading.enumerate()) - before}
   assert sorted(cancelled) == ["1", "2"] and "episodes" not in left
   assert [e.example_id for e in server.stream(asked[:1], step=0, at_once=3)] == ["0"]
+
+
+def test_tools_serve_the_next_stream_after_one_that_was_left_during_a_search():
+  recipe, searching, go_on, searched = recipes.get("untrained", "closed_book"), threading.Event(), threading.Event(), []
+
+  def search(queries, k):
+    searched.extend(queries)
+    searching.set()
+    assert go_on.wait(60)
+    return [[FOUND]] * len(queries)
+
+  async def play(example, policy, tools):
+    if example.id == "0":
+      await asyncio.to_thread(searching.wait, 60)
+    else:
+      await tools.search(example.id)
+    return await recipe.play(example, policy, tools)
+
+  # The search for 1 is in flight, and that for 2 waits for it.
+  tools = RetrievalTools(types.SimpleNamespace(search=search), workers=1, max_batch=1)
+  server = rollout(recipe, Asked(), play=play, tools=tools)
+  asked = [[Request(dataclasses.replace(EXAMPLE, id=str(i)), i)] for i in range(3)]
+  stream = server.stream(asked, step=0, at_once=3)
+  assert next(stream).example_id == "0"
+  stream.close()
+  go_on.set()
+  again = daemon(list, server.stream(asked[1:2], step=0, at_once=1)).result(60)  # it would wait for ever
+  assert [episode.example_id for episode in again] == ["1"] and searched == ["1", "1"]
+
+
+def test_what_needs_the_accelerator_runs_on_the_callers_thread():
+  recipe, seen = recipes.get("untrained", "closed_book"), []
+
+  async def play(example, policy, tools):
+    seen.append(await asyncio.to_thread(server.dispatch.call, threading.get_ident))
+    return await recipe.play(example, policy, tools)
+
+  server = rollout(recipe, Asked(), play=play)
+  assert len(list(server.stream([[Request(EXAMPLE, 0)]], step=0, at_once=1))) == 1
+  assert seen == [threading.get_ident()]
 
 
 def test_the_context_is_kept():

@@ -1,6 +1,7 @@
 """Searches collected into batches, deadlines, and failures that name their queries."""
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 
@@ -111,7 +112,14 @@ def test_a_failure_of_the_whole_batch_fails_all_of_it(answer, kind, says):
   assert all(isinstance(x, kind) and says in str(x) for x in got) and len(retriever.batches) == 1
 
 
-@pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
+class PanicException(BaseException):
+  """As Rust's libraries raise it."""
+
+
+@pytest.mark.parametrize(
+  "raised",
+  [StopIteration(), SystemExit(3), KeyboardInterrupt(), concurrent.futures.CancelledError(), PanicException("lost")],
+)
 def test_what_no_event_loop_can_raise_is_raised_as_another_error(raised):
   (error,) = ask(RetrievalTools(Retriever(raising(raised))), "a")
   assert type(error) is RuntimeError and type(raised).__name__ in str(error) and error.__cause__ is raised

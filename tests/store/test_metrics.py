@@ -81,6 +81,12 @@ def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path):
   path.write_text(lines[0] + "[1, 2]\n" + lines[2])
   with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
     run(tmp_path, [4], restored=3)
+  path.write_text(lines[0] + "[1, 2]")  # whole JSON, though without a line's end: this is no torn row
+  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
+    metrics.read_metrics(tmp_path)
+  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
+    run(tmp_path, [4], restored=3)
+  assert path.read_text() == lines[0] + "[1, 2]"
 
 
 def test_a_step_has_one_row(tmp_path):

@@ -33,6 +33,14 @@ def test_tables_of_text(tmp_path, name, text):
   assert read(tmp_path / name) == ROWS
 
 
+@pytest.mark.parametrize("separator", [", ", ",\n"])
+def test_an_array_is_read_once(tmp_path, monkeypatch, separator):
+  (tmp_path / "a.json").write_text(f"[{separator.join(map(json.dumps, ROWS))}]")
+  read_lines, opened = row_files.read_lines, []
+  monkeypatch.setattr(row_files, "read_lines", lambda path: opened.append(path) or read_lines(path))
+  assert read(tmp_path / "a.json") == ROWS and len(opened) == 1
+
+
 def test_places_are_lines_where_rows_begin(tmp_path):
   (tmp_path / "a.csv").write_text('id,text\n1,"a\nb"\n\n2,c\n')
   assert [where.rpartition(":")[2] for where, _ in row_files.read_rows(tmp_path / "a.csv")] == ["2", "5"]

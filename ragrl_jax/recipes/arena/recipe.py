@@ -68,7 +68,9 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   judged = switches.accuracy == "judge"
   stops = parser.stops if switches.stop_at_answer else ()
   play = make_play(prompt, parser, stops)
-  scoring = recipe_lib.scoring(Measured(parser, switches)) | ({} if switches.reply == "cited" else dict(measures=None))
+  scoring = recipe_lib.scoring(Measured(parser, switches))
+  if switches.reply != "cited":
+    scoring["measures"] = None
   return recipe_lib.Recipe(
     name="arena",
     prompt=prompt,
