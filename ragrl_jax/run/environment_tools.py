@@ -40,14 +40,19 @@ def tools(
   judges = judging.of_terms(
     config.judge, config.judges, terms, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
   )
-  encode = None
-  if config.retrieval.query_encoder:
-    encoder = encoders.load_model(config.retrieval.query_encoder, setting="config.retrieval.query_encoder")
-    encode = lambda texts: queue.call(encoder.queries, list(texts))
+  encode = _encode(config.retrieval.query_encoder, queue)
   episode_tools = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=_longest(config.retrieval), judges=judges, encode=encode
   )
   return retriever, judges, episode_tools
+
+
+def _encode(folder: str, queue: dispatch.Dispatch):
+  """Texts → vectors, computed on the thread that runs the engine; None without an encoder."""
+  if not folder:
+    return None
+  encoder = encoders.load_model(folder, setting="config.retrieval.query_encoder")
+  return lambda texts: queue.call(encoder.queries, list(texts))
 
 
 def _longest(settings: Retrieval) -> float:
