@@ -14,7 +14,8 @@ def result(arm, seed, answers, step=None):
   keys = ["held_out" if step is None else f"held_out@{step}"] + ["held_out, sampled"]
   mean = float(np.mean([one for one in answers if one is not None]))
   about = dict(paper="care", arm=arm, seed=seed, steps=8, seconds=1.0, commit="c")
-  reached, values = ({key: dict(em=its) for key in keys} for its in (mean, list(answers)))
+  reached = {key: dict(em=mean) for key in keys}
+  values = {key: dict(em=list(answers)) for key in keys}
   return about | dict(curve={"0": dict(em=0.1), "4": dict(em=mean)}, reached=reached, values=values)
 
 
