@@ -8,7 +8,7 @@ import os
 import pathlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from huggingface_hub import errors
@@ -71,29 +71,27 @@ def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str,
   """
   parts = _parts(path)
   paths = [[] if part.startswith("hf:") else files(part) for part in parts]
-  first: dict[str, pathlib.Path] = {}  # a file that is named in two ways is one source
-  for file in itertools.chain(*paths):
-    first.setdefault(os.path.abspath(file), file)
-  names = _names(list(first.values()))
+  names = _names(itertools.chain(*paths))
   for part, part_paths in zip(parts, paths):
     if part.startswith("hf:"):
       yield _from_hub(part, setting)
     for file in part_paths:
-      named_so = first[os.path.abspath(file)]
-      yield names[named_so.parent / _stem(named_so)], row_files.read_rows(file)
+      yield names[os.path.abspath(file)], row_files.read_rows(file)
 
 
-def _names(paths: list[pathlib.Path]) -> dict[pathlib.Path, str]:
-  """Path without the suffix → name of the source."""
-  stems = collections.Counter(map(_stem, paths))
-  bare = dict.fromkeys(file.parent / _stem(file) for file in paths)
-  names = {path: path.name if stems[path.name] == 1 else f"{path.parent.name}/{path.name}" for path in bare}
-  for parts in range(3, max((len(path.parts) for path in bare), default=0) + 1):
+def _names(paths: Iterable[pathlib.Path]) -> dict[str, str]:
+  """Absolute path → name of the source. A file that is named in two ways is one source."""
+  bare: dict[str, pathlib.Path] = {}  # without the suffix, as it is named first
+  for file in paths:
+    bare.setdefault(os.path.abspath(file), file.parent / _stem(file))
+  stems = collections.Counter(path.name for path in bare.values())
+  names = {path: path.name if stems[path.name] == 1 else f"{path.parent.name}/{path.name}" for path in bare.values()}
+  for parts in range(3, max((len(path.parts) for path in names), default=0) + 1):
     counts = collections.Counter(names.values())
     names = {
       path: name if counts[name] == 1 else "/".join(path.parts[-parts:]).lstrip("/") for path, name in names.items()
     }
-  return names
+  return {file: names[path] for file, path in bare.items()}
 
 
 def _stem(file: pathlib.Path) -> str:

@@ -29,10 +29,8 @@ def write_examples(
   examples = list(examples)
   if turns is not None and len(turns) != len(examples):
     raise ValueError(f"{len(turns)} transcripts for {len(examples)} examples: there must be one for each.")
-  rows = [to_row(example) for example in examples]
-  for row, said in zip(rows, turns or ()):
-    row["turns"] = [list(turn) for turn in said]
-  _write(path, rows)
+  said = ({} for _ in examples) if turns is None else (dict(turns=list(map(list, one))) for one in turns)
+  _write(path, (to_row(example) | more for example, more in zip(examples, said)))
 
 
 def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> None:

@@ -22,11 +22,11 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
 
 # The sums of the policy's `accumulate`: the loss, and means over the step's trained tokens.
-SUMS = tuple(
-  "loss policy_loss kl kl_k2 kl_k3 entropy clip_fraction dual_clip_fraction ratio old_kl mismatch importance "
-  "importance_capped importance_dropped left_out_sequences left_out_tokens llds llds_tokens fallen_tokens teacher_kl "
-  "taught value_loss".split()
-)
+SUMS = (
+  "loss", "policy_loss", "kl", "kl_k2", "kl_k3", "entropy", "clip_fraction", "dual_clip_fraction", "ratio", "old_kl",
+  "mismatch", "importance", "importance_capped", "importance_dropped", "left_out_sequences", "left_out_tokens", "llds",
+  "llds_tokens", "fallen_tokens", "teacher_kl", "taught", "value_loss",
+)  # fmt: skip
 
 
 def computed(settings: Settings) -> set[str]:

@@ -52,8 +52,15 @@ ENTRIES = {
   "rrf_k": (_number, "a number"),
   "rerank": (lambda value: isinstance(value, dict), "an object with a kind and the path of a model"),
 }
-RERANK = dict(kind=_TEXT, path=_TEXT, depth=_COUNT, title_separator=_TEXT, max_tokens=_COUNT, batch=_COUNT)
-RERANK["dtype"] = lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}"
+RERANK = {
+  "kind": _TEXT,
+  "path": _TEXT,
+  "depth": _COUNT,
+  "title_separator": _TEXT,
+  "max_tokens": _COUNT,
+  "dtype": (lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}"),
+  "batch": _COUNT,
+}
 
 
 class Scorer(Protocol):

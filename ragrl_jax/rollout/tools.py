@@ -123,8 +123,10 @@ def _short(answers: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
 
 def _verdicts(judge: Judge) -> "_Batches":
   pace = judge.pace
-  limits = dict(workers=pace.workers, max_batch=pace.batch, timeout_s=pace.deadline_s)
-  return _Batches(lambda pairs, _: judge.judge(pairs), "judge", **limits, setting="config.judge.timeout_s")
+  return _Batches(
+    lambda pairs, _: judge.judge(pairs), "judge", workers=pace.workers, max_batch=pace.batch,
+    timeout_s=pace.deadline_s, setting="config.judge.timeout_s",
+  )  # fmt: skip
 
 
 def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:

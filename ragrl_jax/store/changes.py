@@ -17,16 +17,28 @@ FILE, CHANGES = "config.json", "changes.jsonl"
 CONTENTS = "contents.json"  # setting → digest of the files that it names (run/contents.py)
 WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
-# Patterns of the settings that do not change the trained weights. All others may change them, if only by the order of a
-# sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, a curriculum or the last
-# step's sampling (rollout.ahead) depends on it.
-FREE = "log.* checkpoint.* *.max_failed_share".split()  # only what is logged, when it is saved, when the run stops
-# Held-out questions are played greedily beside training, and do not affect it.
-FREE += "evaluate.* data.evaluate data.evidence data.noise data.cut_middle".split()
-FREE += "retrieval.*_s judge.*_s judges.*_s *.retries".split()  # only how long to wait for an answer, not its content
-FREE += "judge*.concurrency judge*.cache".split()  # only how many requests run; cached verdicts equal the judge's
-# Only which account pays, and the token of the same server.
-FREE += "judge*.key_variable retrieval.key_variable loss.teacher.key_variable".split()
+# Patterns of the settings that do not change the trained weights, each with the reason. All others may change them, if
+# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, a
+# curriculum or the last step's sampling (rollout.ahead) depends on it.
+FREE = {
+  "log.*": "only what is logged",
+  "checkpoint.*": "only when it is saved",
+  "evaluate.*": "held-out questions are played greedily beside training, and do not affect it",
+  "data.evaluate": "as evaluate",
+  "data.evidence": "as evaluate",
+  "data.noise": "as evaluate",
+  "data.cut_middle": "as evaluate",
+  "retrieval.*_s": "only how long to wait for an answer, not its content",
+  "judge.*_s": "as retrieval",
+  "judges.*_s": "as retrieval",
+  "*.retries": "as retrieval",
+  "*.max_failed_share": "only when the run stops",
+  "judge*.concurrency": "only how many requests run at a time",
+  "judge*.cache": "cached verdicts equal the judge's",
+  "judge*.key_variable": "only which account pays",
+  "retrieval.key_variable": "only the token of the same server",
+  "loss.teacher.key_variable": "as retrieval",
+}
 
 # They change the held-out metrics.
 HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")

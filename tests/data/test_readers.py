@@ -190,7 +190,7 @@ def test_a_bad_row_of_an_array(tmp_path, text, message):
 
 
 LINE = json.dumps(GOOD).encode()
-WHOLE = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode())
+WHOLE = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode(), mtime=0)
 
 
 BROKEN = {

@@ -2,6 +2,7 @@ import sys
 import types
 
 import pytest
+import small_tokenizers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
@@ -188,14 +189,7 @@ def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
 
 
 def test_questions_and_passages_of_any_length_are_not_tokenized_whole():
-  class Spy(ByteTokenizer):
-    longest = 0
-
-    def encode(self, text):
-      self.longest = max(self.longest, len(text))
-      return super().encode(text)
-
-  config, spy = config_lib.default_config(), Spy()
+  config, spy = config_lib.default_config(), small_tokenizers.Longest()
   config.rollout.update(dict(context=140, max_new_tokens=40))
   player = types.SimpleNamespace(tokenizer=spy, recipe=recipes.get("care", instructions="none", titles=False))
   huge = "Long text. " * 10**6

@@ -64,7 +64,7 @@ def test_credentials_in_an_address_are_used_and_never_shown():
   assert "s3cret" not in str(refused.value)
 
 
-DEEP, ZIPPED = b"[" * 100_000, gzip.compress(json.dumps(completion("1")).encode())
+DEEP, ZIPPED = b"[" * 100_000, gzip.compress(json.dumps(completion("1")).encode(), mtime=0)
 
 
 def later(said):

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ragrl_jax.prompting import sentencepiece as sentencepiece_lib
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
 MARKS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>")
 LINES = [
@@ -80,6 +81,16 @@ LLAMA_CONTROL = (
   *("<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
 )
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+class Longest(ByteTokenizer):
+  """Remembers the length of the longest text that it was given."""
+
+  longest = 0
+
+  def encode(self, text):
+    self.longest = max(self.longest, len(text))
+    return super().encode(text)
 
 
 def _write(folder, tokenizer, settings, generation=None):

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_engine as kit
+import small_tokenizers
 from flax import nnx
 from small_engine import engine, requests, rollout
 
 from ragrl_jax.engine import lanes, stops
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.rollout.conversation import Policy, TextCache
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
 
@@ -290,14 +290,7 @@ def policy_of(tokenizer, **calls):
 
 
 def test_texts_of_any_length_are_not_tokenized_whole():
-  class Spy(ByteTokenizer):
-    longest = 0
-
-    def encode(self, text):
-      self.longest = max(self.longest, len(text))
-      return super().encode(text)
-
-  spy = Spy()
+  spy = small_tokenizers.Longest()
   start = lambda content: policy_of(spy, close=lambda _: None).start([dict(role="user", content=content)])
   talk = start("Who?")
   room = talk.room()
