@@ -27,19 +27,23 @@ def shared():
     try:
       makers[learner.Learner](self, model, settings, optimizer, mesh=mesh, **how)
     finally:
-      key = _making.pop()
-    _keep(self, key)
+      *_, graphdef = _making.pop()
+    scores = settings.temperature, settings.logprob_chunk, settings.critic.kind, mesh, graphdef
+    _keep(self, dict(learning_rate=optimizer), scores)
 
-  def make_trained(self, model, optimizer, objective, *, names, **how):
-    makers[trained.Trained](self, model, optimizer, objective, names=names, **how)
+  def make_trained(self, model, optimizer, objective, *, names, kl_coef=0.0, **how):
+    makers[trained.Trained](self, model, optimizer, objective, names=names, kl_coef=kl_coef, **how)
     shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves((self.params, self.frozen)))
     if _making:  # two optimizers alone cannot be compared
-      _keep(self, (_making[-1], self.graphdef, names, shapes))
+      settings, optimizer, mesh, base = _making[-1]
+      same = mesh, base, self.graphdef, names, shapes
+      states = (optimizer, settings.critic, kl_coef, *same)
+      _keep(self, dict(init=states, _take=states, apply=states, zeros=same, _add=same), (settings, *same))
 
   def make_programs(self, graphdef, stops, layout, **how):
     makers[programs.Programs](self, graphdef, stops, layout, **how)
     table = tuple((part.shape, hashlib.sha256(np.asarray(part).tobytes()).digest()) for part in stops)
-    _keep(self, (graphdef, table, layout, *sorted(how.items())))
+    _keep(self, {}, (graphdef, table, layout, *sorted(how.items())))
 
   try:
     learner.Learner.__init__, trained.Trained.__init__ = make_learner, make_trained
@@ -50,7 +54,8 @@ def shared():
       one.__init__ = make
 
 
-def _keep(one, key):
+def _keep(one, keys, others):
+  """Shares each program by its name's key, and those without one by `others`."""
   for name, value in list(vars(one).items()):
     if isinstance(value, jax.stages.Wrapped):
-      setattr(one, name, KEPT.setdefault((type(one), key, name), value))
+      setattr(one, name, KEPT.setdefault((type(one), keys.get(name, others), name), value))

@@ -23,6 +23,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.run import progress
 
+pytestmark = pytest.mark.usefixtures("share_programs")
 # All at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
 TERMS = dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05)
 FULL = Settings(**TERMS, logprob_chunk=64, epochs=2, temperature=0.8)
@@ -198,22 +199,22 @@ def test_guards_that_are_off_are_not_in_the_compiled_step(full, monkeypatch):
 
 def test_masks_leave_out_what_the_sampler_did_not_mean():
   """The sampler's log-probabilities are random here, so each bound leaves some tokens out."""
-  batches = small.blocks(small.items())
-
-  def reported(**bounds):
-    made = small.learner(Settings(logprob_chunk=64, importance_cap=2.0, **bounds))
-    return small.update(made, made.init(0), batches)[1]
-
-  for name, bounds in dict(
+  bounds = dict(
     importance_dropped=dict(importance_floor=0.9), left_out_sequences=dict(sequence_low=0.6, sequence_high=2.0),
     left_out_tokens=dict(max_fall=0.01, max_rise=0.01),
-  ).items():  # fmt: skip
-    metrics = reported(**bounds)
-    assert 0.0 < metrics[name] < 1.0, name
-    assert {"importance_dropped", "left_out_sequences", "left_out_tokens"} & metrics.keys() == {name}
-    assert ("importance_capped" in metrics) == ("importance_floor" not in bounds)
-  metrics = reported(sequence_high=1.0, sequence_low=1.0)
-  assert metrics["left_out_sequences"] == 1.0 and metrics["grad_norm"] == 0.0
+  )  # fmt: skip
+  of = lambda **how: Settings(logprob_chunk=64, importance_cap=2.0, **how)
+  for name, how in bounds.items():
+    names = step.computed(of(**how)) & {*bounds, "importance_capped"}
+    assert names == {name} | ({"importance_capped"} if "importance_floor" not in how else set())
+  (batch,), made = (
+    small.blocks(small.items()),
+    small.learner(of(**{k: x for how in bounds.values() for k, x in how.items()})),
+  )
+  _, metrics = small.update(made, made.init(0), [batch])
+  assert all(0.0 < metrics[name] < 1.0 for name in bounds) and "importance_capped" not in metrics
+  value, metrics, slopes = policy_of(of(sequence_high=1.0, sequence_low=1.0), made.score(made.params, batch), batch)
+  assert metrics["left_out_sequences"] == 1.0 and not slopes.any()
 
 
 def test_llds_holds_up_what_an_update_lowers_without_a_reason():
@@ -235,27 +236,32 @@ def test_llds_holds_up_what_an_update_lowers_without_a_reason():
   assert "fallen_tokens" not in step.computed(Settings())  # with one update nothing has moved yet
 
 
+def policy_of(settings, logprobs, batch, kl_coef=0.3):
+  """(value, metrics, slopes) of the policy's loss of these log-probabilities."""
+  totals = jnp.float32(batch.loss_mask.sum()), jnp.float32(2.0)
+  loss = lambda x: step._policy(x, x * 0.0, batch, totals, jnp.float32(kl_coef), settings)
+  (value, metrics), slopes = jax.jit(jax.value_and_grad(loss, has_aux=True))(jnp.asarray(logprobs))
+  return float(value), metrics, np.asarray(slopes)
+
+
 def test_the_corrected_penalty_is_weighed_by_the_ratio():
   """Every token is half as likely as before the updates; without advantages the penalty is the loss."""
-  sequences = [dataclasses.replace(item, advantages=np.zeros_like(item.advantages)) for item in small.items()]
-  (batch,) = small.blocks(sequences)
-  of = lambda **how: small.learner(Settings(logprob_chunk=64, epochs=2, kl="k3+", kl_coef=0.3, **how))
-  plain, corrected = of(), of(kl_corrected=True)
+  (batch,) = small.blocks(small.items())
+  scores = np.where(batch.loss_mask, batch.sampler_logprobs, 0.0)
   shifted = lambda by: np.where(batch.loss_mask, scores + by, 0).astype(np.float32)
-  scores = np.asarray(plain.score(plain.params, batch))
-  batch = dataclasses.replace(batch, old_logprobs=shifted(np.log(2.0)), ref_logprobs=shifted(0.4))
-  (loss, grads), (want, wanted) = (small.gradient(made, [batch]) for made in (corrected, plain))
-  assert want > 0.0 and loss == pytest.approx(want / 2, rel=1e-5)
-  assert small.distance(grads, jax.tree.map(lambda g: g / 2, wanted)) < 1e-6
+  changed = dict(old_logprobs=shifted(np.log(2.0)), ref_logprobs=shifted(0.4), advantages=scores * 0.0)
+  of = lambda corrected: Settings(epochs=2, kl="k3+", kl_coef=0.3, kl_corrected=corrected)
+  found = [policy_of(of(x), scores, dataclasses.replace(batch, **changed)) for x in (True, False)]
+  (loss, _, slopes), (want, _, wanted) = found
+  assert want > 0.0 and np.abs(wanted).max() > 0.0 and loss == pytest.approx(want / 2, rel=1e-5)
+  np.testing.assert_allclose(slopes, wanted / 2, atol=1e-6)
 
 
-def test_the_mismatch_is_that_of_the_policy_that_sampled(plain):
+def test_the_mismatch_is_that_of_the_policy_that_sampled(full):
   """Steps on the same batch change the policy, not what the sampler computed."""
-  learner = small.learner(Settings(logprob_chunk=64, minibatches=4, epochs=2))
-  items, state = small.items(12), plain.init(0)
-  (batch,) = small.blocks(items)
-  scored = dataclasses.replace(batch, sampler_logprobs=np.asarray(plain.score(state.params, batch)))
-  state, metrics = small.update(learner, learner.init(0), *([scored] for _ in range(4)))
+  (batch,), state = small.blocks(small.items(12)), full.init(0)
+  scored = dataclasses.replace(batch, sampler_logprobs=np.asarray(full.score(state.params, batch)))
+  state, metrics = small.update(full, state, *[[scored]] * 4)
   assert int(state.step) == 8 and metrics["ratio"] != 1.0 and metrics["mismatch"] < 1e-5
 
 
@@ -265,10 +271,9 @@ def test_the_tangent_of_k3_reaches_the_loss(tangent, cost):
   (batch, *_) = small.blocks(small.items())
   logprobs = jnp.where(batch.loss_mask, batch.sampler_logprobs, 0.0)
   batch = dataclasses.replace(batch, old_logprobs=logprobs, ref_logprobs=logprobs + 10.0, advantages=logprobs * 0.0)
-  totals = jnp.float32(batch.loss_mask.sum()), jnp.float32(2.0)
   settings = dataclasses.replace(FULL, aggregation="token_mean", entropy_coef=0.0, kl_tangent=tangent)
-  value, found = step._policy(logprobs, logprobs * 0.0, batch, totals, jnp.float32(0.5), settings)
-  assert float(found["kl"]) == pytest.approx(cost, rel=1e-3) and float(value) == pytest.approx(cost / 2, rel=1e-3)
+  value, found, _ = policy_of(settings, logprobs, batch, kl_coef=0.5)
+  assert float(found["kl"]) == pytest.approx(cost, rel=1e-3) and value == pytest.approx(cost / 2, rel=1e-3)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
@@ -294,7 +299,7 @@ def test_an_update_that_is_not_finite_is_skipped_too(plain):
   optimizer = optax.stateless(lambda updates, _: jax.tree.map(lambda u: u.at[(0,) * u.ndim].set(jnp.nan), updates))
   state = dataclasses.replace(plain.init(0), opt_state=optimizer.init(plain.params))
   grads = jax.tree.map(jnp.ones_like, state.params)
-  after, metrics = step.apply(state, grads, dict(loss=jnp.float32(1.0)), optimizer)
+  after, metrics = jax.jit(step.apply, static_argnums=3)(state, grads, dict(loss=jnp.float32(1.0)), optimizer)
   assert metrics["skipped"] == 1 and metrics["update_norm"] == 0 and int(after.step) == 0
   assert small.distance(state.params, after.params) == 0.0
 
@@ -531,7 +536,7 @@ def learner():
 
 def test_groups_longer_than_a_row(learner):
   items = groups(samples=9)
-  want, want_grads = small.gradient(learner, small.padded(items, rows=2, length=48))
+  want, want_grads = small.gradient(learner, small.padded(items, rows=12, length=48))
   for sharing, length in ((SHARING, 24), (row_layout.Sharing(entries=1), 48)):
     packed = as_trees(items, length, sharing)
     assert len({(span.block, span.row) for span in packed.spans}) > 2
@@ -583,8 +588,7 @@ def test_an_update_and_empty_blocks_use_the_same_program(learner):
   assert metrics["tokens"] == blocks[0].loss_mask.sum() and np.isfinite(metrics["loss"])
 
 
-def test_the_learners_speed_counts_a_shared_prompt_once():
-  learner = small.learner(SETTINGS)
+def test_the_learners_speed_counts_a_shared_prompt_once(learner):
   seconds = {"seconds/step": 3.0, "seconds/rollout": 0.5, "seconds/scoring": 0.5, "seconds/update": 2.0}
   episodes, found = [types.SimpleNamespace(num_tokens=len(item.tokens)) for item in groups()], []
   for shared in (False, True):

@@ -16,6 +16,7 @@ from ragrl_jax.learner.learner import Learner, drain
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
 from ragrl_jax.models import lora
 
+pytestmark = pytest.mark.usefixtures("share_programs")
 GAE = AdvantageSettings(kind="gae", gamma=0.95, lam=0.9)
 FAST = OptimizerSettings(learning_rate=3e-2, total_steps=100, weight_decay=0.0)
 

@@ -18,6 +18,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.settings.learning import Teacher
 
+pytestmark = pytest.mark.usefixtures("share_programs")
 LONG = pytest.mark.long
 # Wider than the policy, and with more rows of the vocabulary than the policy has.
 SHAPE = DecoderConfig(
