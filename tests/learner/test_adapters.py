@@ -14,7 +14,7 @@ from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settin
 from ragrl_jax.models import lora
 from ragrl_jax.parallel import rules
 
-pytestmark = pytest.mark.slow  # compiles a learner's programs for each objective
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("share_programs")]  # a learner for each objective
 
 
 def learner(**settings):
