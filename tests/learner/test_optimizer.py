@@ -70,10 +70,9 @@ def test_decay_alone_pulls_matrices_only(kind):
   # Without a gradient, an update is -rate · decay · parameter: 1e-2 · 0.5 (with Muon five times the rate) of ones.
   made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
   updates, _ = made.update(jax.tree.map(jnp.zeros_like, PARAMS), made.init(PARAMS), PARAMS)
-  assert float(updates["embedding"][0, 0]) == pytest.approx(-5e-3)
-  assert float(updates["layers"]["q"][0, 0, 0]) == pytest.approx(-5e-3 * (5 if kind == "muon" else 1))
-  for name in ("q_norm", "q_bias"):
-    assert (updates["layers"][name] == 0).all()
+  found = [updates["embedding"], *(updates["layers"][name] for name in ("q", "q_norm", "q_bias"))]
+  assert [float(x.ravel()[0]) for x in found] == pytest.approx([-5e-3, -5e-3 * (5 if kind == "muon" else 1), 0, 0])
+  assert not any(np.ptp(x) for x in found)
 
 
 def test_the_clip_uses_the_norm_of_all_gradients():
