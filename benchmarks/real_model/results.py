@@ -116,10 +116,20 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
 def prompted(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
   """(name, record) of the methods of run.py --system untrained: numbers alone."""
   for folder in sorted(workdir.glob("untrained/seed_*/evaluations")):
-    methods = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/metrics.json"))}
     kept = ("n", "em", "f1", "searches", "response_tokens")
-    rows = {method: {name: metrics[name] for name in kept} for method, metrics in methods.items()}
+    rows = {}
+    for path in sorted(folder.glob("*/metrics.json")):
+      metrics = json.loads(path.read_text())
+      lines = path.with_name("predictions.jsonl").read_text(encoding="utf-8").splitlines()
+      rows[path.parent.name] = {name: metrics[name] for name in kept} | dict(
+        named=sum(_named(json.loads(line)) for line in lines) / len(lines)
+      )
     yield f"{folder.parents[1].name}_{folder.parent.name}", dict(prompted=rows)
+
+
+def _named(row: Mapping[str, Any]) -> bool:
+  """Whether the answer, or the reply of a model that wrote no answer's tags, names a gold answer."""
+  return bool(row["cover_em"] or (row.get("unanswered") or {}).get("has_gold"))
 
 
 def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
@@ -145,9 +155,13 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
 
 def untrained(methods: Mapping[str, Mapping[str, float]]) -> str:
   """A row for each way to prompt the untrained model (ragrl_jax/recipes/untrained/README.md)."""
-  lines = ["| untrained, prompted | questions | EM greedy | F1 greedy | searches |", "|---|---|---|---|---|"]
+  lines = [
+    "| untrained, prompted | questions | EM greedy | F1 greedy | gold somewhere in the reply | searches |",
+    "|---|---|---|---|---|---|",
+  ]
   for method, row in methods.items():
-    lines.append(f"| {method} | {int(row['n'])} | {row['em']:.3f} | {row['f1']:.3f} | {row['searches']:.2f} |")
+    measures = (f"{row[name]:.3f}" for name in ("em", "f1", "named"))
+    lines.append(f"| {method} | {int(row['n'])} | {' | '.join(measures)} | {row['searches']:.2f} |")
   return "\n".join(lines) if lines[2:] else ""
 
 

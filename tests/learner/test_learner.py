@@ -340,8 +340,9 @@ def test_sft_weighs_tokens():
   assert metrics["loss"] < 0.75 * want  # 0.21 of it
 
 
-def test_no_compilation_after_warm_up():
-  learner = small.learner()
+@pytest.mark.parametrize("kl", [{}, dict(kl="k3", kl_coef=0.1, kl_target=0.05)])
+def test_no_compilation_after_warm_up(kl):
+  learner = small.learner(Settings(**kl, logprob_chunk=64))
   state, events = learner.init(0), []
   both = lambda seed, n: small.blocks(small.items(n, seed=seed), lengths=(24, 12))
   jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: events.append(event))
