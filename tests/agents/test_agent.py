@@ -176,13 +176,10 @@ def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
     play(EXAMPLE)
 
 
-@pytest.mark.parametrize(
-  "make, end, start",
-  [
-    (small_tokenizers.byte_level, "<|im_end|>", "<|im_start|>"),
-    (small_tokenizers.gemma_like, "<end_of_turn>", "<start_of_turn>"),
-  ],
-)
+@pytest.mark.parametrize("make, end, start", [
+  (small_tokenizers.byte_level, "<|im_end|>", "<|im_start|>"),
+  (small_tokenizers.gemma_like, "<end_of_turn>", "<start_of_turn>"),
+])  # fmt: skip
 def test_a_text_prompt_keeps_its_control_tokens_whatever_the_replys_tokens(tmp_path, make, end, start):
   tokenizer = HuggingFaceTokenizer(make(tmp_path))
   names = tokenizer.control_names
@@ -220,18 +217,14 @@ def test_stop_strings_are_cut_from_the_text_and_kept_in_the_tokens(tokenizer):
     played("stops", ChatPolicy(tokenizer, ["Italy!"]))
 
 
-@pytest.mark.parametrize(
-  "switches, says",
-  [
-    (dict(program="some.py:run"), "there is no file some.py"),
-    (dict(program="no.such.module:run"), "No module named 'no"),
-    (dict(program="ragrl_jax.agents.agent.programs.ask:walk"), "has no function walk"),
-    (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"),
-    (dict(program="command: "), "no command after"),
-    (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),
-    (dict(reward="some.py:paid"), "config.switches.reward='some.py:paid': there is no file"),
-  ],
-)
+@pytest.mark.parametrize("switches, says", [
+  (dict(program="some.py:run"), "there is no file some.py"),
+  (dict(program="no.such.module:run"), "No module named 'no"),
+  (dict(program="ragrl_jax.agents.agent.programs.ask:walk"), "has no function walk"),
+  (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"), (dict(program="command: "), "no command after"),
+  (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),
+  (dict(reward="some.py:paid"), "config.switches.reward='some.py:paid': there is no file"),
+])  # fmt: skip
 def test_wrong_switches_are_refused_before_anything_runs(switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get("agent", **switches)
@@ -311,6 +304,7 @@ def test_long_answers_and_facts_are_not_kept():
 def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_named(monkeypatch):
   monkeypatch.setattr(program_lib, "MOST_LATE", 2)
   monkeypatch.setattr(program_lib, "LOOP_S", 0.2)
+  agent_programs.FREE.clear()
   task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=0.1)
   hanging, blocking, fine = (
     program_lib.Program(f"agent_programs:{name}") for name in ("sleeps", "never_awaits", "at_once")
@@ -326,6 +320,7 @@ def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_na
     assert "never_awaits is an `async def` that does not await" in str((await held)[1])
 
   asyncio.run(all_of_them())
+  agent_programs.FREE.set()
 
   async def later():
     while True:  # the threads end, and the loop runs again

@@ -52,13 +52,10 @@ def test_tool_calls_in_the_templates_format(tokenizer, before):
     assert plain.choices[0].message.content == before + CALL and "<tools>" not in tokenizer.decode(engine.prompts[-1])
 
 
-@pytest.mark.parametrize(
-  ("kind", "head", "middle", "rest"),
-  [
-    ("qwen", '<tool_call>\n{"name": "', '", "arguments": ', '{"x": "1"}}\n</tool_call>'),
-    ("coder", "<tool_call>\n<function=", ">\n", "<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"),
-  ],
-)
+@pytest.mark.parametrize(("kind", "head", "middle", "rest"), [
+  ("qwen", '<tool_call>\n{"name": "', '", "arguments": ', '{"x": "1"}}\n</tool_call>'),
+  ("coder", "<tool_call>\n<function=", ">\n", "<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"),
+])  # fmt: skip
 def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
   tokenizer, said = with_tools(kind), f"look{middle}{rest}"
   tool = lambda name: dict(type="function", function=dict(name=name, parameters=dict(type="object", properties={})))

@@ -121,10 +121,9 @@ def test_the_models_mistakes_are_observations(tokenizer):
   assert results(episode) == [
     ["error: add: 'a' must be of type integer, not \"x\""],
     ["error: there is no tool 'walk': there is search, add, capital, flaky, sleeps, slow, long"],
-    ["error: search: the arguments must have 'query'"],
-    ["error: capital: I do not know Spain"],
+    ["error: search: the arguments must have 'query'"], ["error: capital: I do not know Spain"],
     ["error: the call cannot be read: the call does not end with </tool_call>: it was cut off"],
-  ]
+  ]  # fmt: skip
   assert episode.facts == dict(NOTHING, answer="Italy", calls=4, refused=4, malformed=1)
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0)
 
@@ -187,17 +186,14 @@ def test_limits_end_the_episode(tokenizer):
   assert episode.ended == "turns" and len(policy.script) == 1
 
 
-@pytest.mark.parametrize(
-  "switches, says",
-  [
-    (dict(search=False), "there is no tool: set config.switches.search, tools or mcp"),
-    (dict(tools="tool_functions:untyped"), "the argument 'query' of the tool untyped has no type"),
-    (dict(tools="tool_functions:nothing"), "config.switches.tools=.*has no function nothing"),
-    (dict(tools="tool_functions:add,tool_functions:add"), "two tools have the name 'add'"),
-    (dict(failure="ignore"), "switch failure='ignore': it must be 'observe' or 'mask'"),
-    (dict(reward="bleu"), "'em', 'f1' or 'judge'"),
-  ],
-)
+@pytest.mark.parametrize("switches, says", [
+  (dict(search=False), "there is no tool: set config.switches.search, tools or mcp"),
+  (dict(tools="tool_functions:untyped"), "the argument 'query' of the tool untyped has no type"),
+  (dict(tools="tool_functions:nothing"), "config.switches.tools=.*has no function nothing"),
+  (dict(tools="tool_functions:add,tool_functions:add"), "two tools have the name 'add'"),
+  (dict(failure="ignore"), "switch failure='ignore': it must be 'observe' or 'mask'"),
+  (dict(reward="bleu"), "'em', 'f1' or 'judge'"),
+])  # fmt: skip
 def test_wrong_switches_are_refused_before_anything_runs(switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get("tool_agent", **switches)

@@ -27,11 +27,9 @@ OBJECTS = dict(
 )
 COLUMNS = dict(context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id"))
 HOTPOTS = {
-  "published": HOTPOT,
-  "hub": HOTPOT | COLUMNS,
-  "objects": HOTPOT | OBJECTS,
+  "published": HOTPOT, "hub": HOTPOT | COLUMNS, "objects": HOTPOT | OBJECTS,
   "json": dict(HOTPOT, context=json.dumps(CONTEXT), supporting_facts=json.dumps(FACTS)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", HOTPOTS)
@@ -98,16 +96,13 @@ def test_plain():
   assert (got.id, got.golds, got.meta) == ("set-0", ("x",), dict(views=3))
 
 
-@pytest.mark.parametrize(
-  ("written", "golds"),
-  [
-    ('["x", "y"]', ("x", "y")), ("['x', 'y']", ("x", "y")),  # PopQA's possible answers; str(list), as in a CSV file
-    (["['x','y']", "z"], ("x", "y", "z")), ("""["it's", 'b"']""", ("it's", 'b"')),
-    ("('x', 'y')", ("x", "y")), ("{'y', 'x'}", ("x", "y")),
-    # These are answers: they are no lists of texts.
-    *((x, (x,)) for x in ("[1, 2]", "[0, 1)", "[a, b]", "f(x) = [x]", "('Til Tuesday)", "(a)", "['Round Midnight")),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("written", "golds"), [
+  ('["x", "y"]', ("x", "y")), ("['x', 'y']", ("x", "y")),  # PopQA's possible answers; str(list), as in a CSV file
+  (["['x','y']", "z"], ("x", "y", "z")), ("""["it's", 'b"']""", ("it's", 'b"')),
+  ("('x', 'y')", ("x", "y")), ("{'y', 'x'}", ("x", "y")),
+  # These are answers: they are no lists of texts.
+  *((x, (x,)) for x in ("[1, 2]", "[0, 1)", "[a, b]", "f(x) = [x]", "('Til Tuesday)", "(a)", "['Round Midnight")),
+])  # fmt: skip
 def test_lists_that_arrive_as_text_are_unpacked(written, golds):
   for column in ("answers", "golden_answers", "answer"):
     assert read({"question": "Q?", column: written}).golds == golds
@@ -161,15 +156,12 @@ def test_drop():
   assert got.meta == dict(section_id="nfl_1184", answer_types=["number", "span"])
 
 
-@pytest.mark.parametrize(
-  ("spans", "types", "golds"),
-  [
-    (["red", "blue"], ["span", "span"], ("red, blue",)),  # the parts of one answer: "red" alone has F1 2/3, not 1
-    (["the Bears", "Bears", "Bears"], ["span"] * 3, ("the Bears", "Bears")),  # several people's
-    (["red"], ["span"], ("red",)), (["3", "4"], ["number", "number"], ("3", "4")),
-    (["4 May", "May 4"], ["date", "date"], ("4 May", "May 4")),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spans", "types", "golds"), [
+  (["red", "blue"], ["span", "span"], ("red, blue",)),  # the parts of one answer: "red" alone has F1 2/3, not 1
+  (["the Bears", "Bears", "Bears"], ["span"] * 3, ("the Bears", "Bears")),  # several people's
+  (["red"], ["span"], ("red",)), (["3", "4"], ["number", "number"], ("3", "4")),
+  (["4 May", "May 4"], ["date", "date"], ("4 May", "May 4")),
+])  # fmt: skip
 def test_drops_spans_are_one_answer(spans, types, golds):
   assert read(dict(DROP, answers_spans=dict(spans=spans, types=types))).golds == golds
 
@@ -214,25 +206,22 @@ def test_ms_marco():
   assert (silent.supporting, silent.hops, silent.meta["answerable"]) == ((), None, False)
 
 
-@pytest.mark.parametrize(
-  ("row", "message"),
-  [
-    (dict(HOTPOT, context=[["Rome", "one sentence"]]), r"context\[0\]"), (dict(HOTPOT, context="[1"), "not JSON"),
-    (dict(HOTPOT, context=3), "'context' must be a list"), (dict(HOTPOT, answer=None), "'answer' must hold"),
-    (dict(HOTPOT, supporting_facts=[["Rome"]]), "sentence number"),
-    (dict(HOTPOT, supporting_facts=[["Rome", "0"]]), "sentence number"),
-    (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
-    (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
-    (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
-    (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
-    (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
-    (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
-    (dict(MS_MARCO, answers=[]), "'answers' must hold"),
-    (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of the same length"),
-    (dict(MS_MARCO, passages=[]), "'passages' must be an object"),
-    (dict(BROWSECOMP, gold_docs=["encrypted"]), "'gold_docs' must be a list of documents"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "message"), [
+  (dict(HOTPOT, context=[["Rome", "one sentence"]]), r"context\[0\]"), (dict(HOTPOT, context="[1"), "not JSON"),
+  (dict(HOTPOT, context=3), "'context' must be a list"), (dict(HOTPOT, answer=None), "'answer' must hold"),
+  (dict(HOTPOT, supporting_facts=[["Rome"]]), "sentence number"),
+  (dict(HOTPOT, supporting_facts=[["Rome", "0"]]), "sentence number"),
+  (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
+  (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
+  (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
+  (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
+  (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
+  (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
+  (dict(MS_MARCO, answers=[]), "'answers' must hold"),
+  (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of the same length"),
+  (dict(MS_MARCO, passages=[]), "'passages' must be an object"),
+  (dict(BROWSECOMP, gold_docs=["encrypted"]), "'gold_docs' must be a list of documents"),
+])  # fmt: skip
 def test_bad_rows(row, message):
   with pytest.raises(ValueError, match=message):
     read(row)

@@ -76,17 +76,13 @@ def test_ground_truths_of_verl(truth):
   assert layouts.example(as_text, identity="a-0", source="a").golds == ("72",)
 
 
-@pytest.mark.parametrize(
-  ("change", "said"),
-  [
-    (dict(reward_model=dict(ground_truth="")), "'reward_model.ground_truth' must hold at least one answer"),
-    (dict(reward_model=None), "'reward_model.ground_truth' must hold at least one answer"),
-    (dict(reward_model="[1"), "'reward_model' is text, but not JSON"),
-    (dict(prompt=[dict(role="system", content="x")]), "'content' must be text"),
-    (dict(prompt="who?"), "'prompt' is text, but not JSON"),
-    (dict(extra_info=[1]), "'extra_info' must be an object"),
-  ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+  (dict(reward_model=dict(ground_truth="")), "'reward_model.ground_truth' must hold at least one answer"),
+  (dict(reward_model=None), "'reward_model.ground_truth' must hold at least one answer"),
+  (dict(reward_model="[1"), "'reward_model' is text, but not JSON"),
+  (dict(prompt=[dict(role="system", content="x")]), "'content' must be text"),
+  (dict(prompt="who?"), "'prompt' is text, but not JSON"), (dict(extra_info=[1]), "'extra_info' must be an object"),
+])  # fmt: skip
 def test_faults_of_verls_rows(tmp_path, change, said):
   (tmp_path / "a.jsonl").write_text(json.dumps({**VERL, **change}) + "\n")
   with pytest.raises(ValueError, match=f"a.jsonl:1: {said}"):

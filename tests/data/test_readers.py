@@ -104,10 +104,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
   (tmp_path / "old" / "nq").mkdir(parents=True)
   third = put(tmp_path / "old" / "nq" / "test.jsonl", GOOD)  # where folders have the same name, too
   assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == [
-    f"{tmp_path.name}/nq/test",
-    "old/nq/test",
-    "triviaqa/test",
-  ]
+    f"{tmp_path.name}/nq/test", "old/nq/test", "triviaqa/test",
+  ]  # fmt: skip
   with pytest.raises(ValueError, match="occurs twice, first at"):  # rows may name a source of their own
     read(f"{put(tmp_path / 'a.jsonl', dict(GOOD, source='x'))},{put(tmp_path / 'b.jsonl', dict(GOOD, source='x'))}")
 
@@ -142,29 +140,24 @@ def test_max_examples_stops_reading(tmp_path):
   assert len(read(path, max_examples=1)) == 1
 
 
-@pytest.mark.parametrize(
-  ("row", "message"),
-  [
-    ("{not json\n", "not JSON"),
-    ("[1, 2]\n", "a row must be a JSON object, this is a list"),
-    ("null\n", "this is null"), ("true\n", "true or false"), (dict(GOOD, id="q0"), "occurs twice, first at"),
-    (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
-    (dict(GOOD, answers=["", "x"]), "each of them text"), (dict(GOOD, answers=[1]), "each of them text"),
-    (dict(GOOD, question="  "), "'question' must be text"), (dict(GOOD, id=True), "'id' must be text or a number"),
-    (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
-    (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
-    (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
-    (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
-    (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
-    (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
-    (dict(GOOD, hops="two"), "'hops' must be a whole number"),
-    (dict(GOOD, meta=[]), "'meta' must be an object"),
-    (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
-    (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
-    (dict(id="q1", query="Who?"), "has an unknown layout"),
-    ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "not valid Unicode"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "message"), [
+  ("{not json\n", "not JSON"), ("[1, 2]\n", "a row must be a JSON object, this is a list"),
+  ("null\n", "this is null"), ("true\n", "true or false"), (dict(GOOD, id="q0"), "occurs twice, first at"),
+  (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
+  (dict(GOOD, answers=["", "x"]), "each of them text"), (dict(GOOD, answers=[1]), "each of them text"),
+  (dict(GOOD, question="  "), "'question' must be text"), (dict(GOOD, id=True), "'id' must be text or a number"),
+  (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
+  (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
+  (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
+  (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
+  (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
+  (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
+  (dict(GOOD, hops="two"), "'hops' must be a whole number"), (dict(GOOD, meta=[]), "'meta' must be an object"),
+  (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
+  (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
+  (dict(id="q1", query="Who?"), "has an unknown layout"),
+  ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "not valid Unicode"),
+])  # fmt: skip
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
   path = put(tmp_path / "bad.jsonl.gz", dict(GOOD, id="q0"), "\n", row)
   with pytest.raises(ValueError, match=rf"bad\.jsonl\.gz:3.*{message}"):
@@ -174,16 +167,12 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
 FAULTY = [json.dumps(row) for row in (GOOD, dict(GOOD, id="q2", answers=[]))]
 
 
-@pytest.mark.parametrize(
-  ("text", "message"),
-  [
-    (f"[{FAULTY[0]}, {FAULTY[1]}]", r"a\.json:1 \(row 2\).*at least one answer"),
-    (f"[\n{FAULTY[0]}\n,\n\n\n{FAULTY[1]}\n]", r"a\.json:6 \(row 2\)"),
-    (f"[{FAULTY[0]} {FAULTY[0]}]", "row 1.*after a row"),
-    (f"[{FAULTY[0]},", "row 2.*not JSON"),
-    (f"[{FAULTY[0]}]\n[{json.dumps(dict(GOOD, id='q2'))}]", "after the array's ']' there must be nothing"),
-  ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+  (f"[{FAULTY[0]}, {FAULTY[1]}]", r"a\.json:1 \(row 2\).*at least one answer"),
+  (f"[\n{FAULTY[0]}\n,\n\n\n{FAULTY[1]}\n]", r"a\.json:6 \(row 2\)"),
+  (f"[{FAULTY[0]} {FAULTY[0]}]", "row 1.*after a row"), (f"[{FAULTY[0]},", "row 2.*not JSON"),
+  (f"[{FAULTY[0]}]\n[{json.dumps(dict(GOOD, id='q2'))}]", "after the array's ']' there must be nothing"),
+])  # fmt: skip
 def test_a_bad_row_of_an_array(tmp_path, text, message):
   with pytest.raises(ValueError, match=message):
     read(put(tmp_path / "a.json", text))
@@ -197,10 +186,9 @@ BROKEN = {
   "cut.jsonl.gz": (WHOLE[: len(WHOLE) // 2], r"cut\.jsonl\.gz:\d+: the compressed file is broken"),
   "plain.jsonl.gz": (LINE, "compressed file is broken"),
   "latin.jsonl": (LINE + b"\n\xff\n", r"latin\.jsonl:2: not UTF-8"),
-  "deep.jsonl": (b"[" * 200_000 + b"\n", r"deep\.jsonl:1: not JSON"),
-  "empty.jsonl": (b"\n", "no questions"),
+  "deep.jsonl": (b"[" * 200_000 + b"\n", r"deep\.jsonl:1: not JSON"), "empty.jsonl": (b"\n", "no questions"),
   "a.xlsx": (b"x", "convert the file"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -129,14 +129,11 @@ def test_noise_states_no_fact():
     assert not any(f"{relation} of" in passage.text for relation in FULL.relations)
 
 
-@pytest.mark.parametrize(
-  ("wrong", "message"),
-  [
-    (dict(entities=7), "at least 8"), (dict(held_out=0), "at least 8"), (dict(facts_per_passage=0), "at least 1"),
-    (dict(noise=1.5), "share"), (dict(memorised=-0.1), "share"), (dict(syllables=4), "from 8"),
-    (dict(syllables=10, entities=4000), "raise syllables"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wrong", "message"), [
+  (dict(entities=7), "at least 8"), (dict(held_out=0), "at least 8"), (dict(facts_per_passage=0), "at least 1"),
+  (dict(noise=1.5), "share"), (dict(memorised=-0.1), "share"), (dict(syllables=4), "from 8"),
+  (dict(syllables=10, entities=4000), "raise syllables"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     world_lib.build(**wrong)

@@ -68,13 +68,10 @@ def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more
 
 
 @pytest.mark.slow  # starts a process and kills it
-@pytest.mark.parametrize(
-  "stage, dtype",
-  [
-    ("corpus", "float32"), ("encode", "float32"), ("encode", "bfloat16"), ("encode", "int8"), ("faiss", "float32"),
-    ("end", "float32"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("stage, dtype", [
+  ("corpus", "float32"), ("encode", "float32"), ("encode", "bfloat16"), ("encode", "int8"), ("faiss", "float32"),
+  ("end", "float32"),
+])  # fmt: skip
 def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, dtype, monkeypatch):
   corpus, settings = write(tmp_path / "c.jsonl", some()), dict(SETTINGS, dtype=dtype)
   build_index(corpus, "hashing", tmp_path / "whole", **settings)
@@ -110,13 +107,10 @@ def test_a_finished_index_is_not_rebuilt(tmp_path, monkeypatch):
   assert before == {name: files(tmp_path / name) for name in "abc"}
 
 
-@pytest.mark.parametrize(
-  "change, says",
-  [
-    (dict(corpus=some(21)), "corpus"), (dict(encoder="bm25"), "encoder"), (dict(dtype="float16"), "dtype"),
-    (dict(encoder_options=dict(dim=32)), "encoder"), (dict(factory="HNSW8"), "factory"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("change, says", [
+  (dict(corpus=some(21)), "corpus"), (dict(encoder="bm25"), "encoder"), (dict(dtype="float16"), "dtype"),
+  (dict(encoder_options=dict(dim=32)), "encoder"), (dict(factory="HNSW8"), "factory"),
+])  # fmt: skip
 def test_other_settings_need_overwrite(tmp_path, change, says):
   ask = dict(corpus=some(20), encoder="hashing", out=tmp_path / "i", encoder_options=dict(dim=64), progress=False)
   if change.get("encoder") == "bm25":
@@ -218,22 +212,19 @@ def test_bad_requests(tmp_path):
   assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
 
 
-@pytest.mark.parametrize(
-  "encoder, options, says",
-  [
-    ("bm25", dict(k_1=1), "unknown k_1: for this encoder .bm25. use only k1, b, stemmer, stopwords"),
-    ("bm25", dict(k1="1"), "k1='1', b=0.4: they must be numbers"), ("bm25", dict(k1=-1), "k1 must not be negative"),
-    ("bm25", dict(b=2), "b must lie"), ("bm25", dict(stemmer=3), "stemmer=3"),
-    ("bm25", dict(stemmer="klingon"), "stemmer='klingon'"), ("bm25", dict(stopwords="x"), "stopwords='x'"),
-    ("hashing", dict(size=64), "unknown size"), ("hashing", dict(dim="64"), "dim='64'"),
-    ("hashing", dict(dim=100), "dim=100: .* multiple of 16"),
-    ("hashing", dict(seed=-1), "seed=-1: .* from 0 to 2.64 - 1"),
-    ("hashing", dict(title_weight=None), "title_weight=None: it must be a number of at least 0"),
-    ("hashing", dict(b=2), "b=2: it must be a number from 0 to 1"),
-    ("intfloat/e5-base-v2", {}, "encoder='intfloat/e5-base-v2': .*HF_HUB_OFFLINE is set, and the cache"),
-    ("model", dict(pooling="mean"), "unknown pooling: for this encoder .model. use only settings"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("encoder, options, says", [
+  ("bm25", dict(k_1=1), "unknown k_1: for this encoder .bm25. use only k1, b, stemmer, stopwords"),
+  ("bm25", dict(k1="1"), "k1='1', b=0.4: they must be numbers"), ("bm25", dict(k1=-1), "k1 must not be negative"),
+  ("bm25", dict(b=2), "b must lie"), ("bm25", dict(stemmer=3), "stemmer=3"),
+  ("bm25", dict(stemmer="klingon"), "stemmer='klingon'"), ("bm25", dict(stopwords="x"), "stopwords='x'"),
+  ("hashing", dict(size=64), "unknown size"), ("hashing", dict(dim="64"), "dim='64'"),
+  ("hashing", dict(dim=100), "dim=100: .* multiple of 16"),
+  ("hashing", dict(seed=-1), "seed=-1: .* from 0 to 2.64 - 1"),
+  ("hashing", dict(title_weight=None), "title_weight=None: it must be a number of at least 0"),
+  ("hashing", dict(b=2), "b=2: it must be a number from 0 to 1"),
+  ("intfloat/e5-base-v2", {}, "encoder='intfloat/e5-base-v2': .*HF_HUB_OFFLINE is set, and the cache"),
+  ("model", dict(pooling="mean"), "unknown pooling: for this encoder .model. use only settings"),
+])  # fmt: skip
 def test_wrong_options_of_an_encoder_are_refused_before_anything_is_written(tmp_path, encoder, options, says):
   if encoder == "model":
     encoder = tmp_path / "model"
@@ -274,14 +265,10 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
     load_index(tmp_path / "i", encoder=Letters(name="other"))
 
 
-@pytest.mark.parametrize(
-  "broken, dtype, says",
-  [
-    ("nan", "float32", r"passage 13 \(id 'p13'\) is not finite in float32"),
-    ("shape", "float32", r"array \(20, 20\)"),
-    ("huge", "float16", r"passage 0 \(id 'p0'\) is not finite in float16"),
-  ],
-)
+@pytest.mark.parametrize("broken, dtype, says", [
+  ("nan", "float32", r"passage 13 \(id 'p13'\) is not finite in float32"), ("shape", "float32", r"array \(20, 20\)"),
+  ("huge", "float16", r"passage 0 \(id 'p0'\) is not finite in float16"),
+])  # fmt: skip
 def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says):
   with pytest.raises(ValueError, match=says):
     build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)

@@ -238,19 +238,16 @@ def two(tmp_path_factory):
   return db
 
 
-@pytest.mark.parametrize(
-  "options, encoder, says",
-  [
-    ("", None, "own: it has no BM25 function, so only vectors can be searched: name their encoder"),
-    ("", Encoder(), "own: name the field of text: add text=NAME, one of chapter, story"),
-    ("?text=body", Encoder(), "own: no field 'body' for text=…: it has chapter, story"),
-    ("?text=story&vector=v", Encoder(), "own: no field 'v' for vector=…: it has meaning"),
-    ("?text=story", Encoder(dim=16), "own: meaning has 24 dimensions, but the encoder makes 16"),
-    ("?text=story", Encoder(normalize=False), "own: meaning is indexed with the metric COSINE, but this encoder ranks"),
-    ("?text=story&ef=many", Encoder(), "own: ef=many: it must be a whole number"),
-    ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
-  ],
-)
+@pytest.mark.parametrize("options, encoder, says", [
+  ("", None, "own: it has no BM25 function, so only vectors can be searched: name their encoder"),
+  ("", Encoder(), "own: name the field of text: add text=NAME, one of chapter, story"),
+  ("?text=body", Encoder(), "own: no field 'body' for text=…: it has chapter, story"),
+  ("?text=story&vector=v", Encoder(), "own: no field 'v' for vector=…: it has meaning"),
+  ("?text=story", Encoder(dim=16), "own: meaning has 24 dimensions, but the encoder makes 16"),
+  ("?text=story", Encoder(normalize=False), "own: meaning is indexed with the metric COSINE, but this encoder ranks"),
+  ("?text=story&ef=many", Encoder(), "own: ef=many: it must be a whole number"),
+  ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
+])  # fmt: skip
 def test_what_does_not_fit_is_named(two, options, encoder, says):
   with pytest.raises(ValueError, match=says.replace("(", r"\(")):
     load_index(f"{two}/own{options}", encoder=encoder)
@@ -367,10 +364,9 @@ def test_queries_are_sent_in_batches(peer):
 def test_a_token_is_sent_and_never_shown(peer):
   filled(f"opensearch:{peer.address}/wiki")
   for scheme, key, sent in (
-    ("opensearch", "me:s3cret", "Basic bWU6czNjcmV0"),
-    ("opensearch", "t0ken", "Bearer t0ken"),
+    ("opensearch", "me:s3cret", "Basic bWU6czNjcmV0"), ("opensearch", "t0ken", "Bearer t0ken"),
     ("elasticsearch", "t0ken", "ApiKey t0ken"),
-  ):
+  ):  # fmt: skip
     found = load_index(f"{scheme}:{peer.address}/wiki", key=key)
     found.search(["fact7"], 1)
     headers = {name.lower(): value for name, value in peer.asked[-1][2].items()}

@@ -15,13 +15,11 @@ def pdf(path, text, *, title="", password=None):
   """A PDF of one page by hand: a font, a page, a stream that shows the text."""
   shown = f"BT /F 12 Tf 72 720 Td ({text}) Tj ET"
   parts = [
-    "<< /Type /Catalog /Pages 2 0 R >>",
-    "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
     "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >>",
-    f"<< /Length {len(shown)} >>\nstream\n{shown}\nendstream",
-    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    f"<< /Length {len(shown)} >>\nstream\n{shown}\nendstream", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     f"<< /Title ({title}) >>",
-  ]
+  ]  # fmt: skip
   whole, offsets = "%PDF-1.4\n", []
   for number, part in enumerate(parts, 1):
     offsets.append(len(whole))
@@ -76,44 +74,35 @@ def test_every_kind_of_document(tmp_path):
   assert passages(tmp_path) == [
     Passage("a.txt", "a", "A text.\n  Its second line."),
     Passage("b.md", "The title", "---\nx: 1\n---\n# The title \n\nA *text*."),
-    Passage("c.html", "My & page", "Oslo\nA town in Norway.\nFounded 1040\nThe end"),
-    Passage("d.HTM", "d", "Café"),
-    Passage("deep/e.pdf", "My paper", "A page."),
-    Passage("deep/er/f.pdf", "f", "Locked for writing."),
-    Passage("g.docx", "My letter", letter),
-    Passage("h.docx", "h", letter),
-  ]
+    Passage("c.html", "My & page", "Oslo\nA town in Norway.\nFounded 1040\nThe end"), Passage("d.HTM", "d", "Café"),
+    Passage("deep/e.pdf", "My paper", "A page."), Passage("deep/er/f.pdf", "f", "Locked for writing."),
+    Passage("g.docx", "My letter", letter), Passage("h.docx", "h", letter),
+  ]  # fmt: skip
   assert [p.id for p in passages(tmp_path / "deep" / "e.pdf")] == ["e.pdf"]
   assert [p.id for p in passages(f"{tmp_path}/*.docx")] == ["g.docx", "h.docx"]
 
 
-@pytest.mark.parametrize(
-  ("page", "charset", "text"),
-  [
-    ("<meta charset=utf-16>Oslo", "ascii", "Oslo"),  # even and odd numbers of bytes
-    ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
-    ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
-    ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
-    ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
-    ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
-    ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("page", "charset", "text"), [
+  ("<meta charset=utf-16>Oslo", "ascii", "Oslo"),  # even and odd numbers of bytes
+  ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
+  ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
+  ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
+  ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
+  ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
+  ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
+])  # fmt: skip
 def test_the_charset_of_a_page(tmp_path, page, charset, text):
   for end in ("", " "):
     (tmp_path / "a.html").write_bytes((page + end).encode(charset))
     assert document_files.read(tmp_path / "a.html") == ("a", text)
 
 
-@pytest.mark.parametrize(
-  ("page", "title", "text"),
-  [
-    ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
-    ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
-    ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
-    ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
-  ],
-)
+@pytest.mark.parametrize(("page", "title", "text"), [
+  ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
+  ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
+  ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
+  ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
+])  # fmt: skip
 def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
   (tmp_path / "a.html").write_text(page)
   assert document_files.read(tmp_path / "a.html") == (title, text)

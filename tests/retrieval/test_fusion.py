@@ -149,30 +149,27 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
   assert all(settings["timeout_s"] == 7.0 for _, settings in got)
 
 
-@pytest.mark.parametrize(
-  "card, says",
-  [
-    (dict(), "'indexes' is missing"), (dict(indexes=[]), "at least one index"),
-    (dict(indexes=["bm25"], k=3), "unknown entries k"),
-    (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
-    (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
-    (dict(indexes=["bm25"], depth=True), "depth=True: it must be"), (dict(indexes=["bm25"], depth=0), "depth=0"),
-    (dict(indexes=["bm25", "hashing"], fusion="sum"), "fusion='sum'"),
-    (dict(indexes=["bm25", "hashing"], weights=[1]), "there must be 2 weights"),
-    (dict(indexes=["bm25", "hashing"], weights=[1, 0]), "above 0"),
-    (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
-    (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
-    (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
-    (dict(indexes=["bm25"], fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
-    (dict(indexes=["bm25"], rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=1)), "rerank.path=1: it must be a text"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", deep=1)), "unknown entries rerank.deep"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", batch="4")), "rerank.batch='4'"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", dtype="float33")), "rerank.dtype='float33'"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
-    (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("card, says", [
+  (dict(), "'indexes' is missing"), (dict(indexes=[]), "at least one index"),
+  (dict(indexes=["bm25"], k=3), "unknown entries k"),
+  (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
+  (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
+  (dict(indexes=["bm25"], depth=True), "depth=True: it must be"), (dict(indexes=["bm25"], depth=0), "depth=0"),
+  (dict(indexes=["bm25", "hashing"], fusion="sum"), "fusion='sum'"),
+  (dict(indexes=["bm25", "hashing"], weights=[1]), "there must be 2 weights"),
+  (dict(indexes=["bm25", "hashing"], weights=[1, 0]), "above 0"),
+  (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
+  (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
+  (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
+  (dict(indexes=["bm25"], fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
+  (dict(indexes=["bm25"], rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=1)), "rerank.path=1: it must be a text"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", deep=1)), "unknown entries rerank.deep"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", batch="4")), "rerank.batch='4'"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", dtype="float33")), "rerank.dtype='float33'"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
+  (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
+])  # fmt: skip
 def test_files_with_mistakes(folder, card, says):
   (folder / "wrong.json").write_text(json.dumps(card))
   with pytest.raises(ValueError, match=says):

@@ -223,15 +223,11 @@ def test_pages_of_other_sites_are_refused():
     assert post(port, "q", origin=f"http://127.0.0.1:{port}").status_code == 200
 
 
-@pytest.mark.parametrize(
-  "waiting, dropped",
-  [
-    ((300_000, 283_616, 270_000), True),  # 16,384 bytes read in the first period, then 13,616
-    ((300_000, 283_000, 0), False),
-    ((300_000, 0), False),
-    ((9_000, 8_000), True),  # neither 16 KiB nor the rest
-  ],
-)
+@pytest.mark.parametrize("waiting, dropped", [
+  ((300_000, 283_616, 270_000), True),  # 16,384 bytes read in the first period, then 13,616
+  ((300_000, 283_000, 0), False), ((300_000, 0), False),
+  ((9_000, 8_000), True),  # neither 16 KiB nor the rest
+])  # fmt: skip
 def test_a_client_must_read_its_answer(waiting, dropped):
   made, sizes, timers = object.__new__(guard_lib.protocol(Guard(read_s=7.0))), iter(waiting), []
   made.transport = types.SimpleNamespace(get_write_buffer_size=lambda: next(sizes))

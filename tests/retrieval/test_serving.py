@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import functools
+import json
 import os
 import pathlib
 import signal
@@ -136,28 +137,38 @@ def test_metrics_count_requests_texts_and_seconds(folder):
 
 
 COUNTS = """
-import sys
+import json, multiprocessing
 from ragrl_jax.retrieval import application
 
-metrics = application.Metrics()
-for seconds in eval(sys.argv[1]):
-  metrics.request("/retrieve", 200, seconds, waiting=int(sys.argv[2]))
-metrics.loaded(float(sys.argv[3]), reload=sys.argv[3] == "40")
-print(metrics.page().decode(), flush=True)
-sys.stdin.read()
+def count(seconds, waiting, loaded, pipe):
+  metrics = application.Metrics()
+  for one in seconds:
+    metrics.request("/retrieve", 200, one, waiting=waiting)
+  metrics.loaded(loaded, reload=loaded == 40)
+  pipe.send(metrics.page().decode().splitlines())
+  pipe.recv()
+
+def counted(*given):
+  ours, theirs = forks.Pipe()
+  process = forks.Process(target=count, args=(*given, theirs))
+  process.start()
+  pages.append(ours.recv())
+  return lambda: (ours.send("end"), process.join())
+
+pages, forks = [], multiprocessing.get_context("fork")
+first = counted([0.004, 0.005, 0.3, 99], 2, 50)  # at most .005: two; at most .5: three; more than 30: one
+second = counted([0.2], 3, 40)
+first()  # it ends: its counts stay, its queue and its index do not
+second()
+counted([0.1], 0, 60)()
+print(json.dumps(pages))
 """
 
 
 @pytest.mark.slow  # starts processes
 def test_metrics_are_the_sums_of_all_processes(tmp_path):
-  def counted(*given):
-    how = dict(env=os.environ | {"PYTHONPATH": str(ROOT), application.FOLDER: str(tmp_path)}, text=True)
-    command = [sys.executable, "-c", COUNTS, *map(str, given)]
-    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
-    return running, [line.rstrip("\n") for line in iter(running.stdout.readline, "\n")]
-
-  first, _ = counted([0.004, 0.005, 0.3, 99], 2, 50)  # at most .005: two; at most .5: three; more than 30: one
-  second, lines = counted([0.2], 3, 40)
+  how = dict(env=os.environ | {"PYTHONPATH": str(ROOT), application.FOLDER: str(tmp_path)}, check=True)
+  _, two, last = json.loads(subprocess.run([sys.executable, "-c", COUNTS], stdout=subprocess.PIPE, **how).stdout)
   for line in (
     'ragrl_requests_total{page="/retrieve",status="200"} 5.0',
     'ragrl_request_seconds_bucket{le="0.005",page="/retrieve"} 2.0',
@@ -166,13 +177,9 @@ def test_metrics_are_the_sums_of_all_processes(tmp_path):
     'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 5.0', "ragrl_waiting_texts 5.0",
     "ragrl_reloads_total 1.0", "ragrl_index_loaded_timestamp_seconds 40.0",
   ):  # fmt: skip
-    assert line in lines, line
-  first.communicate("")  # it ends: its counts stay, its queue and its index do not
-  second.communicate("")
-  third, lines = counted([0.1], 0, 60)
-  third.communicate("")
-  assert "ragrl_waiting_texts 0.0" in lines and "ragrl_index_loaded_timestamp_seconds 60.0" in lines
-  assert 'ragrl_requests_total{page="/retrieve",status="200"} 6.0' in lines
+    assert line in two, line
+  assert "ragrl_waiting_texts 0.0" in last and "ragrl_index_loaded_timestamp_seconds 60.0" in last
+  assert 'ragrl_requests_total{page="/retrieve",status="200"} 6.0' in last
 
 
 def test_a_refused_client_hears_when_half_of_the_queue_will_be_done():
@@ -276,7 +283,7 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
   post = lambda: httpx.post(f"http://127.0.0.1:{port}/retrieve", json=dict(queries=["fact1"]), **key)
   best = lambda: post().json()["result"][0][0]["id"][:3]
   lines = lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", **key).text.splitlines()
-  metric = lambda name: next(line.split()[-1] for line in lines() if line.startswith(name))
+  metric, said = lambda name: next(line.split()[-1] for line in lines() if line.startswith(name)), []
   try:
     assert "in 2 processes" in running.stdout.readline()
     assert best() == "old"
@@ -289,44 +296,21 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
     pgrep = ["pgrep", "-P", str(running.pid), "-f", "spawn_main"]
     children = lambda: subprocess.run(pgrep, capture_output=True, text=True).stdout.split()
     first, other = children()
-    os.kill(int(first), signal.SIGKILL)  # it is started again, and the other one answers meanwhile
-    until(lambda: first not in children())
+    link.unlink()  # so that it cannot start again, which is said, until it can
+    os.kill(int(first), signal.SIGKILL)  # the other one answers meanwhile
+    for line in running.stderr:
+      said.append(line)
+      if "It said" in line:
+        break
     assert post().status_code == 200
-    until(lambda: len(children()) == 2)
+    link.symlink_to(new)
     os.kill(int(other), signal.SIGKILL)  # now only the one that was started again can answer
     until(lambda: other not in children())
     assert post().status_code == 200
   finally:
     running.terminate()
-    _, errors = running.communicate(timeout=120)
-  assert running.returncode == 0 and "is started again" in errors and "Traceback" not in errors
-
-
-LOADS_ONCE = """
-import os, pathlib, sys
-from ragrl_jax.retrieval.server import Processes
-
-def work(loaded, row, *, ready):
-  if loaded.exists():
-    raise ValueError("wiki has no index.json: build it again.")
-  loaded.touch()
-  ready("loaded")
-  os._exit(3)
-
-if __name__ == "__main__":
-  Processes(work, (pathlib.Path(sys.argv[1]),), 1).run(print)
-"""
-
-
-@pytest.mark.slow  # starts processes
-def test_a_process_that_cannot_start_again_says_why(tmp_path):
-  (tmp_path / "serves.py").write_text(LOADS_ONCE)
-  command = [sys.executable, tmp_path / "serves.py", tmp_path / "loaded"]
-  running = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | dict(PYTHONPATH=str(ROOT)), text=True)
-  try:
-    first, second = running.stderr.readline(), running.stderr.readline()
-  finally:
-    running.terminate()
-    running.communicate(timeout=120)
-  assert first.endswith("ended with 3: it is started again.\n")
-  assert second.endswith("ended with 0: it is started again. It said: wiki has no index.json: build it again.\n")
+    said += running.communicate(timeout=120)[1:]
+  assert running.returncode == 0 and "Traceback" not in "".join(said)
+  killed, failed, *_ = (line for line in said if "started again" in line)
+  assert killed.endswith(" ended with -9: it is started again.\n")
+  assert " ended with 0: it is started again. It said: " in failed and "no index here" in failed

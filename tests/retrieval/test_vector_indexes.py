@@ -1,5 +1,6 @@
 """Searches in vectors, on the CPU (FAISS) and on devices, against brute force."""
 
+import functools
 import types
 
 import faiss
@@ -97,13 +98,10 @@ def test_exact_widens_until_the_rough_scores_error_bound_is_met():
   assert rows.tolist() == [90, 0]
 
 
-@pytest.mark.parametrize(
-  "factory, options, least",
-  [
-    ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
-    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("factory, options, least", [
+  ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
+  ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
+])  # fmt: skip
 def test_approximate_indexes_find_nearly_everything(tmp_path, factory, options, least):
   vectors, queries = clustered(4000, 32, 64, seed=0), clustered(64, 32, 64, seed=0)
   truth = [set(rows) for _, rows in flat(vectors).search(queries, 10)]
@@ -145,13 +143,10 @@ def test_a_large_batch_is_searched_in_parts(tmp_path):
     np.testing.assert_array_equal(scores, alone)
 
 
-@pytest.mark.parametrize(
-  "factory, options, says",
-  [
-    ("HNSV32", "", "is not an index that FAISS can make"), ("IVF8,PQ7", "", "is not an index that FAISS can make"),
-    ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("factory, options, says", [
+  ("HNSV32", "", "is not an index that FAISS can make"), ("IVF8,PQ7", "", "is not an index that FAISS can make"),
+  ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
+])  # fmt: skip
 def test_what_faiss_cannot_do_is_refused(tmp_path, factory, options, says):
   with pytest.raises(ValueError, match=says):
     faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory=factory, options=options, progress=False)
@@ -210,6 +205,7 @@ def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
   monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
   monkeypatch.setattr(device_lib, "CHUNK_ROWS", dict(cpu=32))
   monkeypatch.setattr(device_lib, "GROUPS", dict(cpu=8))
+  monkeypatch.setattr(device_lib, "scan_of", functools.cache(device_lib.scan_of))  # the cases share its programs
   draw, n = np.random.default_rng(total), np.arange(total)
   borders, nothing = np.where((n % 8 == 0) | (n % 8 == 7), 1.0, 0.5), np.where(n % 3 == 0, -np.inf, -2.0)
   cases = dict(equal=np.zeros(total), borders=borders, copies=draw.integers(3, size=total) - 1.0, rising=n / 512)
