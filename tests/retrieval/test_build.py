@@ -1,19 +1,19 @@
 import gzip
+import itertools
 import json
-import pathlib
-import signal
-import subprocess
-import sys
+import os
+import time
+import types
 
 import numpy as np
+import patience
 import pytest
+from forks import FORKS
 
-import ragrl_jax
-from ragrl_jax.retrieval import build, build_index, dense, documents, load_index, vectors
+from ragrl_jax.retrieval import build, build_index, dense, documents, faiss_index, load_index, vectors
 from ragrl_jax.retrieval.encoders import HashingEncoder
 from ragrl_jax.structs import Passage
 
-ROOT = pathlib.Path(ragrl_jax.__file__).parents[1]
 SETTINGS = dict(factory="HNSW8", encoder_options=dict(dim=64), shard_rows=32, batch=10, threads=1, progress=False)
 
 
@@ -30,32 +30,24 @@ def files(folder):
   return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-CHILD = """
-import itertools, json, os, sys, time, types
-from ragrl_jax.retrieval import build, build_index, dense, encoders, faiss_index
+def build_until(stage, began, corpus, out, settings):
+  """Builds an index until this stage, and says so; for a process of its own."""
 
-def stuck():
-  print("stuck", flush=True)
-  time.sleep(1000)
+  def stuck():
+    began.set()
+    time.sleep(1000)
 
-corpus, out, stage, settings = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-if stage == "corpus":
-  read = build.corpus_lib.read_passages
-  def read_passages(path, skipped):
-    for i, passage in enumerate(read(path, skipped)):
-      if i == 150: stuck()
-      yield passage
-  build.corpus_lib.read_passages = read_passages
-elif stage == "encode":  # in the fifth shard of 32, after one of its batches
-  calls, passages = itertools.count(), encoders.HashingEncoder.passages
-  encoders.HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
-elif stage == "faiss":
-  faiss_index.os = types.SimpleNamespace(**dict(vars(os), replace=lambda a, b: stuck()))
-elif stage == "end":
-  write = build.write_json
-  build.write_json = lambda path, value: stuck() if path.name == build.INDEX else write(path, value)
-build_index(corpus, "hashing", out, **settings)
-"""
+  calls, read, write_json = itertools.count(), build.corpus_lib.read_passages, build.write_json
+  passages = HashingEncoder.passages
+  if stage == "corpus":
+    build.corpus_lib.read_passages = lambda *given: (stuck() if i == 150 else one for i, one in enumerate(read(*given)))
+  elif stage == "encode":  # in the fifth shard of 32, after one of its batches
+    HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
+  elif stage == "faiss":
+    faiss_index.os = types.SimpleNamespace(**vars(os) | dict(replace=lambda *given: stuck()))
+  elif stage == "end":
+    build.write_json = lambda path, value: stuck() if path.name == build.INDEX else write_json(path, value)
+  build_index(corpus, "hashing", out, **settings)
 
 
 @pytest.mark.parametrize("more", [dict(chunks=documents.Chunks(2)), dict(shard=(1, 2))])
@@ -75,11 +67,12 @@ def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more
 def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, dtype, monkeypatch):
   corpus, settings = write(tmp_path / "c.jsonl", some()), dict(SETTINGS, dtype=dtype)
   build_index(corpus, "hashing", tmp_path / "whole", **settings)
-  command = [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(settings)]
-  child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-  assert child.stdout.readline() == "stuck\n"
-  child.send_signal(signal.SIGKILL)
-  child.wait()
+  began = FORKS.Event()
+  child = FORKS.Process(target=build_until, args=(stage, began, corpus, tmp_path / "out", settings))
+  child.start()
+  assert began.wait(patience.LIMIT_S)
+  child.kill()
+  child.join()
   with pytest.raises(ValueError, match="did not finish: run the same `ragrl index` command again"):
     load_index(tmp_path / "out")
   encoded, passages = [], HashingEncoder.passages

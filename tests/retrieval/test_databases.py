@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+import types
 
 import hf_folders
 import numpy as np
@@ -43,6 +44,15 @@ class Encoder:
 
   def passages(self, passages):
     return self.queries([one.title + one.text for one in passages])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_pauses():
+  """The client looks every ten milliseconds whether an index is made, and not every half second."""
+  with pytest.MonkeyPatch.context() as patched:
+    quick = vars(time) | dict(sleep=lambda seconds: time.sleep(seconds / 50))
+    patched.setattr(pymilvus.client.grpc_handler, "time", types.SimpleNamespace(**quick))
+    yield
 
 
 @pytest.fixture
