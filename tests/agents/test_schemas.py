@@ -96,8 +96,6 @@ def test_whole_numbers_fit_integers():
   given = GIVEN | dict(number=2.0, mode=3.0, scores={"c": [1e3, 2]}, size=4.0, what={"x": 1.0})
   assert not schemas.fault(given, schema)
   found = schemas.fitted(given, schema)
-  kinds = [
-    type(one) for one in (found["number"], found["mode"], *found["scores"]["c"], found["size"], found["what"]["x"])
-  ]
-  assert found == given and kinds == [float, int, int, int, int, float]
+  numbers = found["number"], found["mode"], *found["scores"]["c"], found["size"], found["what"]["x"]
+  assert found == given and [type(one) for one in numbers] == [float, int, int, int, int, float]
   assert schemas.fitted({"x": 1.0}, True) == {"x": 1.0} and schemas.fitted(2.0, dict(type=["integer", "number"])) == 2.0

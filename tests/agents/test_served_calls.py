@@ -37,9 +37,8 @@ def test_tool_calls_in_the_templates_format(tokenizer, before):
       calls += delta.tool_calls or []
       ends.append(part.choices[0].finish_reason)
     assert text == before.rstrip() and ends[-1] == "tool_calls"
-    assert [(one.index, one.function.name, one.function.arguments) for one in calls] == [
-      (0, "search", call.function.arguments)
-    ]
+    (one,) = calls
+    assert (one.index, one.function.name, one.function.arguments) == (0, "search", call.function.arguments)
     # The result goes back through the template, and the final answer is text to its last sign.
     messages = [*asked["messages"], whole.message.model_dump(exclude_none=True)]
     messages.append(dict(role="tool", tool_call_id=call.id, content="Rome <|im_end|>"))

@@ -23,28 +23,20 @@ LISTED = QWEN.replace("<tool_call>\n", "[TOOL_CALLS][").replace("\n</tool_call>"
 UNCLOSED = QWEN.replace('{"name": "', "<function=").replace('", "arguments": ', ">")
 # Qwen3-Coder's calls, without the rest of its template; and the calls of Llama 3's own tools.
 CODER = small_tokenizers.CODER_TOOLS
-TAGS = (
-  LLAMA.replace('{"name": "', "<function=")
-  .replace('", "parameters": ', ">")
-  .replace("| tojson }}}", "| tojson }}</function>")
-)
-REVERSED = QWEN.replace(
-  '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}',
-  '{"arguments": {{ call.function.arguments | tojson }}, "name": "{{ call.function.name }}"}',
-)
-QWENS = ToolFormat(
-  "<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": '
-)
+TAGS = LLAMA.replace('{"name": "', "<function=").replace('", "parameters": ', ">").replace("}}}", "}}</function>")
+NAME, ARGUMENTS = '"name": "{{ call.function.name }}"', '"arguments": {{ call.function.arguments | tojson }}'
+REVERSED = QWEN.replace(f"{{{NAME}, {ARGUMENTS}}}", f"{{{ARGUMENTS}, {NAME}}}")
+TOOL_CALL = "<tool_call>", "</tool_call>"
+QWENS = ToolFormat(*TOOL_CALL, "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
 LLAMAS = ToolFormat("", "", "parameters", head='{"name": "', middle='", "parameters": ')
-CODERS = ToolFormat("<tool_call>", "</tool_call>", "", XML, "<tool_call>\n<function=", ">\n")
+CODERS = ToolFormat(*TOOL_CALL, "", XML, "<tool_call>\n<function=", ">\n")
 TAGGEDS = ToolFormat("", "", "", TAGGED, "<function=", ">")
 
 
 @pytest.mark.parametrize("template, form", [
   (QWEN, QWENS), (LLAMA, LLAMAS), (CODER, CODERS), (TAGS, TAGGEDS),
-  (REVERSED, ToolFormat("<tool_call>", "</tool_call>", "arguments")), (LISTED, None), (UNCLOSED, None),
+  (REVERSED, ToolFormat(*TOOL_CALL, "arguments")), (LISTED, None), (UNCLOSED, None), (None, None),
   (small_tokenizers.CHATML, None),  # it leaves calls out
-  (None, None),
 ])  # fmt: skip
 def test_a_templates_format_is_found(tmp_path, template, form):
   tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=template))

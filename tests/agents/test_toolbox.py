@@ -30,9 +30,8 @@ def box(*names, timeout_s=20.0, retries=0, at_once=64):
 
 def test_results_are_texts_or_json():
   typed = dict(text="é", number=1, sure=False, mode=3, names=[], scores={}, many=[])
-  sum_, said, whole = called(
-    box("add", "capital", "typed"), ("add", dict(a=2.0)), ("capital", dict(country="Italy")), ("typed", typed)
-  )
+  calls = ("add", dict(a=2.0)), ("capital", dict(country="Italy")), ("typed", typed)
+  sum_, said, whole = called(box("add", "capital", "typed"), *calls)
   assert sum_ == Result("3", OK) and said.text.startswith("Rome is the capital.")
   assert json.loads(whole.text) == typed | dict(size=None, what=None, nothing=None, either="x") and "é" in whole.text
 
@@ -48,9 +47,8 @@ def test_the_models_mistakes_are_told_and_never_tried_again():
   assert tool_functions.CALLS == ["capital"]  # the others did not reach their tools
   listing = tool.Tool("listing", "", dict(type="object", properties=dict(x=dict(type="array"))), None)
   deep = '{"x": ' + "[" * 700 + "]" * 700 + "}"
-  assert Toolbox([listing], timeout_s=1.0, retries=0, at_once=1).wrong("listing", deep) == (
-    "listing: the arguments are nested too deep"
-  )
+  wrong = Toolbox([listing], timeout_s=1.0, retries=0, at_once=1).wrong("listing", deep)
+  assert wrong == "listing: the arguments are nested too deep"
 
 
 def test_failures_are_tried_again(monkeypatch):
@@ -171,7 +169,6 @@ def test_an_async_tool_that_never_awaits_is_named(monkeypatch, free):
 
 
 def test_long_results_are_cut_before_they_are_kept():
-  found = called(
-    box("long_text", "long_list"), ("long_text", dict(letters=3 << 20)), ("long_list", dict(numbers=10**6))
-  )
+  calls = ("long_text", dict(letters=3 << 20)), ("long_list", dict(numbers=10**6))
+  found = called(box("long_text", "long_list"), *calls)
   assert len(found[0].text) == len(found[1].text) == tool.LONGEST and found[1].text.startswith("[0, 1, 2, ")

@@ -103,9 +103,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
     read(f"{nq},{tmp_path}/nq/../nq/test.jsonl")
   (tmp_path / "old" / "nq").mkdir(parents=True)
   third = put(tmp_path / "old" / "nq" / "test.jsonl", GOOD)  # where folders have the same name, too
-  assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == [
-    f"{tmp_path.name}/nq/test", "old/nq/test", "triviaqa/test",
-  ]  # fmt: skip
+  names = [f"{tmp_path.name}/nq/test", "old/nq/test", "triviaqa/test"]
+  assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == names
   with pytest.raises(ValueError, match="occurs twice, first at"):  # rows may name a source of their own
     read(f"{put(tmp_path / 'a.jsonl', dict(GOOD, source='x'))},{put(tmp_path / 'b.jsonl', dict(GOOD, source='x'))}")
 

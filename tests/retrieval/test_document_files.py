@@ -210,9 +210,7 @@ def test_documents_are_cut_and_keep_their_titles(tmp_path, caplog):
   index = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False))
   assert len(said(caplog)) == 1 and "of another kind (.png): 1" in said(caplog)[0]
   found = index.search(["beta"], 9)[0]
-  assert {p.id for p in found} == {f"beta.md#{number}" for number in range(7)} and {p.title for p in found} == {
-    "On beta"
-  }
+  assert {(p.id, p.title) for p in found} == {(f"beta.md#{number}", "On beta") for number in range(7)}
   stored = corpus.Corpus(tmp_path / "i" / "corpus")
   assert [len(passage.text.split()) for passage in stored][:7] == [100] * 6 + [603 - 6 * 88]
   assert build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False)  # finished: nothing is read

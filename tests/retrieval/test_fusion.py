@@ -101,9 +101,8 @@ def test_equal_ids_of_two_corpora_are_two_passages(tmp_path, second):
     build_index(passages, encoder, tmp_path / passages[0].text[-4:], progress=False)
   (tmp_path / "both.json").write_text(json.dumps(dict(indexes=["one0", "two0"])))
   found = load_index(tmp_path / "both.json").search(["alpha beta"], 20)[0]
-  assert {(p.id, p.text) for p in found} == {
-    *((p.id, p.text) for p in corpora[0]), *((f"1:{p.id}", p.text) for p in corpora[1][:6]), ("z", "alpha gamma"),
-  }  # fmt: skip
+  wanted = {(f"{first}{p.id}", p.text) for first, corpus in zip(("", "1:"), corpora) for p in corpus[:6]}
+  assert {(p.id, p.text) for p in found} == wanted | {("z", "alpha gamma")}
   assert all(p.score <= 1 / 61 for p in found)  # no passage has the ranks of two
   # Without a checksum the contents decide.
   by_text = [Scripted(("a", 1.0), ("b", 0.5)), Scripted(("a", 2.0), ("b", 1.0))]
@@ -183,8 +182,7 @@ def test_a_file_reranks_by_a_cross_encoder(folder):
   (folder / "again.json").write_text(json.dumps(dict(indexes=["bm25"], rerank=rerank)))
   (found,) = load_index(folder / "again.json").search(["a b word3"], 4)
   candidates = load_index(folder / "bm25").search(["a b word3"], 6)[0]
-  scores = scorers.load_scorer(folder / "cross", "cross-encoder", batch=4).scores(
-    [("a b word3", p) for p in candidates]
-  )
+  scorer = scorers.load_scorer(folder / "cross", "cross-encoder", batch=4)
+  scores = scorer.scores([("a b word3", p) for p in candidates])
   assert [p.id for p in found] == [candidates[i].id for i in np.argsort(-scores, kind="stable")[:4]]
   assert [p.score for p in found] == sorted(scores.tolist(), reverse=True)[:4]

@@ -231,9 +231,8 @@ def test_pages_of_other_sites_are_refused():
 def test_a_client_must_read_its_answer(waiting, dropped):
   made, sizes, timers = object.__new__(guard_lib.protocol(Guard(read_s=7.0))), iter(waiting), []
   made.transport = types.SimpleNamespace(get_write_buffer_size=lambda: next(sizes))
-  made.loop = types.SimpleNamespace(
-    call_later=lambda *given: timers.append(given) or types.SimpleNamespace(cancel=lambda: None)
-  )
+  timer = types.SimpleNamespace(cancel=lambda: None)
+  made.loop = types.SimpleNamespace(call_later=lambda *given: timers.append(given) or timer)
   made._reader, made.drop = None, lambda: timers.append("dropped")
   made._watch()
   for _ in waiting[1:]:

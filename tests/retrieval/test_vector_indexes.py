@@ -64,10 +64,9 @@ def test_ties_and_near_ties(data):
   """With few distinct values, most scores are equal or differ in the last bit. The order must equal brute force's."""
   values = st.sampled_from([0.0, 1.0, -1.0, 0.1, np.float32(0.1) + np.float32(2**-27), 1e-3, 3.0])
   rows, dim = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
-  vectors = np.array(
-    data.draw(st.lists(st.lists(values, min_size=dim, max_size=dim), min_size=rows, max_size=rows)), dtype=np.float32
-  )
-  query = np.array([data.draw(st.lists(values, min_size=dim, max_size=dim))], dtype=np.float32)
+  vector = st.lists(values, min_size=dim, max_size=dim)
+  vectors = np.array(data.draw(st.lists(vector, min_size=rows, max_size=rows)), dtype=np.float32)
+  query = np.array([data.draw(vector)], dtype=np.float32)
   k = data.draw(st.integers(1, 45))
   check(flat(vectors), vectors, query, k)
 
