@@ -15,7 +15,6 @@ import agent_programs
 import httpx
 import patience
 import pytest
-import small_engine as kit
 import small_tokenizers
 from scripted_chat import ChatPolicy, Tools, call
 
@@ -125,11 +124,6 @@ def test_the_policys_limits_are_no_failure(tokenizer):
   assert episode.facts["answer"] == "Italy" and not episode.starts and episode.segments[0].query == "Rome"
   _, episode = played("silent", ChatPolicy(tokenizer, []))
   assert episode.ended == "silent" and episode.num_model_tokens == 0 and episode.facts["answer"] == "Italy"
-
-
-def test_a_run_that_ends_does_not_wait_for_programs():
-  """Programs that hang, and turns that nobody draws any more, do not keep it."""
-  kit.ends_at_a_bug(recipes.get("agent", program="agent_programs:hangs").play)
 
 
 def test_coroutines_and_what_a_program_returns(tokenizer):

@@ -218,6 +218,7 @@ def calling(function, turns):
 
 
 @pytest.mark.slow  # compiles the engine's programs
+@pytest.mark.usefixtures("share_programs")
 def test_the_engine_goes_on_while_tools_run(monkeypatch):
   """Episode 0 waits for its tool until the others, which begin with it, have been sampled to their ends."""
   ended, others = [], [1]
@@ -249,8 +250,11 @@ def test_the_engine_goes_on_while_tools_run(monkeypatch):
     assert abs(ours - single).max() < 1e-4 and "[slept" in episode.turns[1].text
 
 
-def test_a_run_that_ends_does_not_wait_for_tools():
+@pytest.mark.usefixtures("share_programs")
+def test_a_run_that_ends_waits_for_no_tools_and_programs():
+  """Neither they, nor turns that nobody draws any more, keep it."""
   kit.ends_at_a_bug(calling(tool_functions.sleeps, Turns("sleeps", seconds=60)))
+  kit.ends_at_a_bug(recipes.get("agent", program="agent_programs:hangs").play)
 
 
 def test_a_result_of_100_mb_neither_stops_the_loop_nor_fills_the_memory(tokenizer, monkeypatch):

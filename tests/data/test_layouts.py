@@ -90,10 +90,12 @@ def test_flashrag_with_hotpotqa_metadata():
   assert "context" in metadata  # the row is not modified
 
 
-def test_plain():
+def test_plain_rows_and_their_unknown_columns():
   assert read(dict(question="Q?", answer=["x", "y"])).golds == ("x", "y")
   got = read(dict(question="Q?", answer="x", views=3))
   assert (got.id, got.golds, got.meta) == ("set-0", ("x",), dict(views=3))
+  got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
+  assert (got.id, got.meta) == ("7", dict(a=1, views=3))
 
 
 @pytest.mark.parametrize(("written", "golds"), [
@@ -114,11 +116,6 @@ def test_lists_that_arrive_as_text_are_unpacked(written, golds):
 def test_lists_as_text_that_cannot_be_read_are_refused(written):
   with pytest.raises(ValueError, match="'answers' is a list as text"):  # NumPy's have no comma: Python reads "xy"
     read(dict(question="Q?", answers=written))
-
-
-def test_unknown_columns_go_to_meta():
-  got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
-  assert (got.id, got.meta) == ("7", dict(a=1, views=3))
 
 
 def test_passages_without_ids_with_the_same_text_get_the_same_id():
@@ -166,13 +163,10 @@ def test_drops_spans_are_one_answer(spans, types, golds):
   assert read(dict(DROP, answers_spans=dict(spans=spans, types=types))).golds == golds
 
 
-def test_a_context_of_one_text():
+def test_a_context_of_one_text_and_a_whole_prompt():
   got = read(dict(id=3, question="Who?", context="It was Ann.", answer=["Ann"], hop=2))
   assert (got.id, got.question, got.golds, got.meta) == ("3", "Who?", ("Ann",), dict(hop=2))
   assert [(p.title, p.text) for p in got.passages] == [("", "It was Ann.")] and got.supporting == ()
-
-
-def test_a_whole_prompt():
   got = read(dict(prompt="It was Ann.\n\nWho was it?", answer="Ann", split="a"))
   assert (got.id, got.golds, got.meta) == ("set-0", ("Ann",), dict(split="a", prompt=True))
   assert got.question == got.passages[0].text == "It was Ann.\n\nWho was it?"

@@ -20,11 +20,8 @@ ROWS = (
   dict(question="Q?", golden_answers=["a"], metadata=dict(context=good.HOTPOT["context"], supporting_facts=good.FACTS)),
   dict(id="2", question="Q?", answer="x", answer_aliases=["y"], paragraphs=PARAGRAPHS, question_decomposition=STEPS),
   dict(question="Q?", passage="A text.", answers_spans=dict(spans=["A"], types=["span"]), query_id="1"),
-  dict(
-    query="q", query_id=1, answers=["x"],
-    passages=dict(passage_text=["a"], is_selected=[1], url=["u"]),
-    query_type="NUMERIC",
-  ),
+  dict(query="q", query_id=1, answers=["x"], query_type="NUMERIC",
+       passages=dict(passage_text=["a"], is_selected=[1], url=["u"])),
   dict(query_id="1", query="q", answer="x", evidence_docs=[dict(docid="1")], gold_docs=[dict(docid="1")]),
   good.LONGBENCH, dict(question="Q?", answer="x", context="One text."), dict(prompt="A whole prompt", answer="x"),
   dict(question="Q?", answer=["x"]),

@@ -13,11 +13,9 @@ GOOD = dict(id="q1", question="Who?", answers=["Me"])
 
 
 def put(path, *rows):
-  text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
-  if path.suffix == ".gz":
-    path.write_bytes(gzip.compress(text.encode()))
-  else:
-    path.write_text(text)
+  text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows).encode()
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
   return path
 
 
@@ -35,8 +33,7 @@ def test_what_is_written_is_read(tmp_path, name):
 
 
 def test_turns_go_to_meta(tmp_path):
-  world = synthetic.build(entities=60, held_out=8)
-  asked = synthetic.questions(world, 2)
+  asked = synthetic.questions(synthetic.build(entities=60, held_out=8), 2)
   turns = [[("model", "a <b> \u2028"), ("environment", "\n\nx")], []]
   writers.write_examples(tmp_path / "a.jsonl.gz", asked, turns=turns)
   got = read(tmp_path / "a.jsonl.gz")
@@ -93,15 +90,11 @@ def test_a_passage_may_have_the_id_0():
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
-  for name in ("nq", "triviaqa"):
-    (tmp_path / name).mkdir()
-    put(tmp_path / name / "test.jsonl", GOOD)
-  nq, triviaqa = tmp_path / "nq" / "test.jsonl", tmp_path / "triviaqa" / "test.jsonl"
+  nq, triviaqa = (put(tmp_path / name / "test.jsonl", GOOD) for name in ("nq", "triviaqa"))
   assert [e.source for e in read(f"{nq},{triviaqa}")] == ["nq/test", "triviaqa/test"]
   assert [e.source for e in read(nq)] == ["test"]
   with pytest.raises(ValueError, match="occurs twice, first at"):  # one file, named in two ways
     read(f"{nq},{tmp_path}/nq/../nq/test.jsonl")
-  (tmp_path / "old" / "nq").mkdir(parents=True)
   third = put(tmp_path / "old" / "nq" / "test.jsonl", GOOD)  # where folders have the same name, too
   names = [f"{tmp_path.name}/nq/test", "old/nq/test", "triviaqa/test"]
   assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == names
@@ -223,7 +216,6 @@ def test_a_hub_without_an_answer_is_asked_once(tmp_path, monkeypatch, capsys):
     read("hf:owner/no_such_set//train")
   assert time.monotonic() - began < 10 and not constants.HF_HUB_OFFLINE
   assert capsys.readouterr().err == "hf:owner/no_such_set//train: asks http://127.0.0.1:1\n"
-  (tmp_path / "set").mkdir()
   put(tmp_path / "set" / "train.jsonl", "{}")
   for there in ("set", "set/train.jsonl"):
     with pytest.raises(ValueError, match=f"{there} is here: name it without hf:"):
@@ -237,7 +229,6 @@ def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
 
   monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
   folder = tmp_path / "mini"
-  folder.mkdir()
   row = lambda i, *golds: dict(id=f"t{i}", question=f"Q{i}?", golden_answers=golds, metadata=dict(level="hard"))
   put(folder / "train.jsonl", *(row(i, f"a{i}", "b") for i in (0, 1)))
   got = read(f"hf:{folder}//train")

@@ -14,15 +14,8 @@ from ragrl_jax.structs import Passage
 
 
 def bm25(passages, query, *, k1, b):
-  """BM25 with Lucene's idf, directly from its definition, in Python floats: one score per passage.
-
-  idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); score = sum over query tokens of
-  idf * tf / (tf + k1 * (1 - b + b * length / mean length)).
-  """
-
-  def tokens(text):
-    return [w for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in STOPWORDS_EN]
-
+  """BM25 with Lucene's idf, directly from its definition, in Python floats: one score per passage."""
+  tokens = lambda text: [w for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in STOPWORDS_EN]
   documents = [tokens(f"{p.title}\n{p.text}") for p in passages]
   mean = sum(map(len, documents)) / len(documents)
   frequency = collections.Counter(word for document in documents for word in set(document))

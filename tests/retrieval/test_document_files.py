@@ -47,6 +47,13 @@ def word(path, title=""):
   return path
 
 
+def put(folder, contents):
+  """Writes files: texts and bytes by their names."""
+  for name, content in contents.items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
 def passages(path):
   return list(corpus.read_passages(path))
 
@@ -61,11 +68,11 @@ PAGE = """<!DOCTYPE html><html><head><title>My &amp; page</title><style>p {color
 
 
 def test_every_kind_of_document(tmp_path):
+  put(tmp_path, {
+    "a.txt": "\ufeffA text.\n  Its second line.\n", "b.md": "---\nx: 1\n---\n# The title \n\nA *text*.\n",
+    "c.html": PAGE, "d.HTM": b'<meta charset="windows-1252">Caf\xe9',
+  })  # fmt: skip
   (tmp_path / "deep" / "er").mkdir(parents=True)
-  (tmp_path / "a.txt").write_text("\ufeffA text.\n  Its second line.\n", encoding="utf-8")
-  (tmp_path / "b.md").write_text("---\nx: 1\n---\n# The title \n\nA *text*.\n")
-  (tmp_path / "c.html").write_text(PAGE)
-  (tmp_path / "d.HTM").write_bytes('<meta charset="windows-1252">Caf\xe9'.encode("latin-1"))
   pdf(tmp_path / "deep" / "e.pdf", "A page.", title="My paper")
   pdf(tmp_path / "deep" / "er" / "f.pdf", "Locked for writing.", password="")
   word(tmp_path / "g.docx", "My letter")
@@ -108,64 +115,47 @@ def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
   assert document_files.read(tmp_path / "a.html") == (title, text)
 
 
-def faulty(folder):
-  """A folder with a text and every fault; the reasons."""
-  folder.mkdir()
-  (folder / "good.txt").write_text("A text.")
-  (folder / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
-  (folder / "odd.html").write_text("<meta charset=klingon>\xe9", encoding="latin-1")
-  (folder / "western.html").write_bytes(b"<meta charset=windows-1252>\x81")
-  (folder / "empty.md").write_text(" \n")
-  (folder / "huge.txt").touch()
+def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
+  folder = tmp_path / "docs"
+  put(folder, {
+    "good.txt": "A text.", "latin.txt": b"Stra\xdfe", "odd.html": b"<meta charset=klingon>\xe9", "empty.md": " \n",
+    "western.html": b"<meta charset=windows-1252>\x81", "damaged.docx": "no zip", "photo.png": b"\x89PNG",
+    "table.csv": "id,text\n1,a\n", ".git/HEAD.txt": "ref", "huge.txt": "", "Makefile": "",
+  })  # fmt: skip
   os.truncate(folder / "huge.txt", document_files.MOST + 1)
   (folder / "damaged.pdf").write_bytes(pdf(folder / "damaged.pdf", "x").read_bytes()[:80])
   pdf(folder / "locked.pdf", "x", password="secret")
   pdf(folder / "scan.pdf", "")
-  (folder / "damaged.docx").write_text("no zip")
-  with zipfile.ZipFile(folder / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as bomb:
+  with zipfile.ZipFile(folder / "bomb.docx", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb:
     with bomb.open("word/document.xml", "w", force_zip64=True) as part:
       for _ in range(257):
         part.write(bytes(1 << 20))
-  (folder / "photo.png").write_bytes(b"\x89PNG")
-  (folder / "Makefile").touch()
-  (folder / "table.csv").write_text("id,text\n1,a\n")
-  (folder / ".git").mkdir()
-  (folder / ".git" / "HEAD.txt").write_text("ref")
-  (folder / "loop").symlink_to(folder)
-  (folder / "nowhere.txt").symlink_to(folder / "nothing")
-  (folder / "self.txt").symlink_to(folder / "self.txt")
+  for name, target in {"loop": folder, "nowhere.txt": folder / "nothing", "self.txt": folder / "self.txt"}.items():
+    (folder / name).symlink_to(target)
   os.mkfifo(folder / "pipe.txt")
-
-
-def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
-  faulty(tmp_path / "docs")
-  assert passages(tmp_path / "docs") == [Passage("good.txt", "good", "A text.")]
+  assert passages(folder) == [Passage("good.txt", "good", "A text.")]
   (message,) = said(caplog)
   for reason in (
     "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
     "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 2",
-    "not windows-1252: 1",
-    "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1", "encrypted with a password: 1",
-    "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
+    "not windows-1252: 1", "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1",
+    "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
   ):  # fmt: skip
     assert reason in message, reason
-  assert str(tmp_path / "docs" / "locked.pdf") in message and "\n" not in message
-  corpus.identity(tmp_path / "docs")
+  assert str(folder / "locked.pdf") in message and "\n" not in message
+  corpus.identity(folder)
 
 
 def test_faults_of_the_whole_corpus(tmp_path):
   path = pdf(tmp_path / "locked.pdf", "x", password="secret")
   with pytest.raises(ValueError, match="no passages; left out: encrypted with a password: 1 .such as .*locked.pdf"):
     passages(path)
-  (tmp_path / "docs").mkdir()
-  (tmp_path / "docs" / "a.png").touch()
+  put(tmp_path, {"docs/a.png": ""})
   with pytest.raises(FileNotFoundError, match=r"no such corpus: .*here are of another kind \(.png\): 1"):
     passages(tmp_path / "docs")
   with pytest.raises(FileNotFoundError, match="no such corpus: it must be a file of rows .*a document .*.pdf"):
     passages(tmp_path / "docs" / "a.png")
-  for name in "ab":
-    (tmp_path / "docs" / name).mkdir()
-    (tmp_path / "docs" / name / "x.txt").write_text(name)
+  put(tmp_path / "docs", {"a/x.txt": "a", "b/x.txt": "b"})
   with pytest.raises(ValueError, match="both have the id 'x.txt': name the folder that holds both"):
     passages(f"{tmp_path}/docs/a,{tmp_path}/docs/b")
   assert [p.id for p in passages(tmp_path / "docs")] == ["a/x.txt", "b/x.txt"]
@@ -180,10 +170,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 
 def test_a_readme_beside_rows_is_no_document(tmp_path, caplog):
-  (tmp_path / "README.md").write_text("# About")
-  (tmp_path / ".gitattributes").touch()
-  (tmp_path / "data").mkdir()
-  (tmp_path / "data" / "a.csv").write_text("id,title,text\n1,T,a\n")
+  put(tmp_path, {"README.md": "# About", ".gitattributes": "", "data/a.csv": "id,title,text\n1,T,a\n"})
   assert passages(tmp_path) == [Passage("1", "T", "a")] and not said(caplog)
   (tmp_path / "data" / "a.csv").rename(tmp_path / "data" / "a.md")  # two documents now
   assert [p.id for p in passages(tmp_path)] == ["README.md", "data/a.md"]
@@ -203,10 +190,8 @@ def test_rows_without_ids_get_some_of_their_contents(tmp_path, caplog):
 
 
 def test_documents_are_cut_and_keep_their_titles(tmp_path, caplog):
-  (tmp_path / "docs").mkdir()
-  for name in ("alpha", "beta", "gamma"):
-    (tmp_path / "docs" / f"{name}.md").write_text(f"# On {name}\n" + f"{name} common " * 300)
-  (tmp_path / "docs" / "photo.png").touch()
+  texts = {f"{name}.md": f"# On {name}\n" + f"{name} common " * 300 for name in ("alpha", "beta", "gamma")}
+  put(tmp_path / "docs", texts | {"photo.png": ""})
   index = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False))
   assert len(said(caplog)) == 1 and "of another kind (.png): 1" in said(caplog)[0]
   found = index.search(["beta"], 9)[0]

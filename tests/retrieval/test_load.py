@@ -89,12 +89,14 @@ def entered(folder, **entries):
   (folder / "index.json").write_text(json.dumps(card | entries))
 
 
+MANY = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
+
+
 def test_search_parameters_can_change(tmp_path):
-  many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
-  folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", options="nprobe=1", progress=False)
+  folder = build_index(MANY, "hashing", tmp_path / "ivf", factory="IVF20,Flat", options="nprobe=1", progress=False)
   queries = [f"other{i}" for i in range(17)]
   narrow, wide = load_index(folder), load_index(folder, options="nprobe=20")
-  exact = load_index(build_index(many, "hashing", tmp_path / "flat", progress=False)).search(queries, 3)
+  exact = load_index(build_index(MANY, "hashing", tmp_path / "flat", progress=False)).search(queries, 3)
   assert wide.search(queries, 3) == exact != narrow.search(queries, 3)
   assert wide.describe()["options"] == "nprobe=20" and narrow.describe()["options"] == "nprobe=1"
   with pytest.raises(ValueError, match="do not fit this index"):
@@ -141,8 +143,7 @@ def test_damaged_arrays_are_named_without_digests(folder, lexical, tmp_path):
 
 
 def test_a_faiss_file_cut_short_is_named(tmp_path):
-  many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
-  folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", progress=False)
+  folder = build_index(MANY, "hashing", tmp_path / "ivf", factory="IVF20,Flat", progress=False)
   entered(folder, files={})
   raw = (folder / "index.faiss").read_bytes()
   for kept in (b"", raw[:3], raw[:100], raw[: len(raw) // 2], b"XXXX" + raw[4:]):

@@ -1,6 +1,7 @@
 """Searches in vectors, on the CPU (FAISS) and on devices, against brute force."""
 
 import functools
+import itertools
 import types
 
 import faiss
@@ -23,6 +24,12 @@ def brute_force(vectors, queries, k):
   scores = (queries.astype(np.float64)[:, None, :] * vectors.astype(np.float64)[None]).sum(axis=2).astype(np.float32)
   rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
   return np.take_along_axis(scores, rows, axis=1), rows
+
+
+def drawn(seed, rows, queries, dim):
+  """float32 vectors and queries."""
+  draw = np.random.default_rng(seed)
+  return (draw.normal(size=(count, dim)).astype(np.float32) for count in (rows, queries))
 
 
 def norm(vectors):
@@ -52,9 +59,8 @@ def check(index, vectors, queries, k):
 @pytest.mark.parametrize("num_queries", [1, 33])  # 33: FAISS uses BLAS for batches of 20 and more
 def test_flat_equals_brute_force(dtype, block, num_queries, monkeypatch):
   monkeypatch.setattr(faiss_index, "BLOCK", block)
-  draw = np.random.default_rng(0)
-  vectors = draw.normal(size=(500, 24)).astype(dtype)
-  queries = draw.normal(size=(num_queries, 24)).astype(np.float32)
+  vectors, queries = drawn(0, 500, num_queries, 24)
+  vectors = vectors.astype(dtype)
   check(flat(vectors), vectors, queries, 10)
 
 
@@ -168,8 +174,7 @@ def on_devices(vectors, *, devices=None, block_rows=device_lib.BLOCK_ROWS["cpu"]
 
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_float32_equals_brute_force(num_devices):
-  draw = np.random.default_rng(0)
-  vectors, queries = draw.normal(size=(203, 12)).astype(np.float32), draw.normal(size=(5, 12)).astype(np.float32)
+  vectors, queries = drawn(0, 203, 5, 12)
   # 203 rows on 8 devices: 26 per device, 21 on the last, in blocks of 8 (32 places per device).
   index = on_devices(vectors, devices=num_devices, block_rows=8)
   check(index, vectors, queries, 10)
@@ -181,8 +186,7 @@ def test_float32_equals_brute_force(num_devices):
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_rounding_on_the_devices_changes_no_answer(dtype, num_devices):
-  draw = np.random.default_rng(1)
-  vectors, queries = draw.normal(size=(150, 16)).astype(np.float32), draw.normal(size=(4, 16)).astype(np.float32)
+  vectors, queries = drawn(1, 150, 4, 16)
   index = on_devices(vectors, dtype=dtype, devices=num_devices, block_rows=16)
   assert index._stored[0][0].dtype == dict(bfloat16=jnp.int16, int8=jnp.int8)[dtype]  # a CPU holds bfloat16's bits
   check(index, vectors, queries, 9)
@@ -289,12 +293,10 @@ def test_padding_is_never_found():
 
 
 def test_few_shapes_are_compiled():
-  draw = np.random.default_rng(2)
-  vectors = draw.normal(size=(100, 4)).astype(np.float32)
+  vectors, queries = drawn(2, 100, 8, 4)
   index = on_devices(vectors, devices=1)
-  for n in range(1, 9):
-    for k in (1, 3, 5, 8):
-      index.search(draw.normal(size=(n, 4)).astype(np.float32), k)
+  for n, k in itertools.product(range(1, 9), (1, 3, 5, 8)):
+    index.search(queries[:n], k)
   assert index._scan._cache_size() <= 4  # 1, 2, 4, 8 queries; all these k compute 16 results
 
 
