@@ -49,10 +49,8 @@ def streamed(text, form):
 def test_calls_are_read_outside_thoughts(form, text, content, number):
   content = content or ("" if number else text)
   message = made(form).whole([replies.Piece(0, text, (1,), (0.0,), "stop")])["choices"][0]["message"]
-  assert (message["content"] or "", [one["function"] for one in message.get("tool_calls", ())]) == (
-    content,
-    FOUND * number,
-  )
+  functions = [one["function"] for one in message.get("tool_calls", ())]
+  assert (message["content"] or "", functions) == (content, FOUND * number)
   shown, calls = streamed(text, form)
   assert (shown[-1], len(calls)) == (content, number)
 

@@ -90,9 +90,8 @@ def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
     for refused, words in (
       (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "which tools does not have"),
       (dict(tool_choice=dict(type="function", function=dict(name=""))), "which tools does not have"),
-      (dict(tool_choice="always"), "tool_choice must be"),
+      (dict(tool_choice="always"), "tool_choice must be"), (dict(tools=[tool("a b")]), "tools must be"),
       (dict(tool_choice="required", tools=openai.NOT_GIVEN), "there are no tools"),
-      (dict(tools=[tool("a b")]), "tools must be"),
-    ):
+    ):  # fmt: skip
       with pytest.raises(openai.BadRequestError, match=words):
         ask(**refused)

@@ -90,11 +90,8 @@ def test_bare_text_has_our_form():
 
 
 def test_the_models_mistakes_are_observations(tokenizer):
-  replies = [
-    call("add", a="x"), call("walk"), call("search", words="x"), call("capital", country="Spain"),
-    call("add", a=1)[:-12], ANSWER,
-  ]  # fmt: skip
-  recipe, episode, _ = played(tokenizer, replies, max_turns=9)
+  replies = [call("add", a="x"), call("walk"), call("search", words="x"), call("capital", country="Spain")]
+  recipe, episode, _ = played(tokenizer, [*replies, call("add", a=1)[:-12], ANSWER], max_turns=9)
   assert results(episode) == [
     ["error: add: 'a' must be of type integer, not \"x\""],
     ["error: there is no tool 'walk': there is search, add, capital, flaky, sleeps, slow, long"],

@@ -14,10 +14,8 @@ from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
 PARAMETERS = dict(type="object", properties=dict(query=dict(type="string")), required=["query"])
-TOOLS = [
-  dict(type="function", function=dict(name=name, description=f"The {name}.", parameters=PARAMETERS))
-  for name in ("search", "look")
-]
+FUNCTIONS = [dict(name=name, description=f"The {name}.", parameters=PARAMETERS) for name in ("search", "look")]
+TOOLS = [dict(type="function", function=function) for function in FUNCTIONS]
 ASKED = dict(role="user", content="Where is Rome?")
 CALL = call("search", query="Rome")
 PLAIN = '{"name": "search", "parameters": {"query": "Rome"}}'
@@ -64,10 +62,8 @@ def test_published_templates_have_their_own_roles_and_marks():
   shown = lambda turns, **how: turns._tokenizer._whole.decode(turns.after([("search", "3")], **how))
   llama = ToolTurns(with_tools("llama3_1"), TOOLS)
   assert llama.form.arguments == "parameters" and not llama.form.marked
-  assert shown(llama, ended=False) == (
-    '<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"3"<|eot_id|>'
-    "<|start_header_id|>assistant<|end_header_id|>\n\n"
-  )
+  head = "<|eot_id|><|start_header_id|>{}<|end_header_id|>\n\n".format
+  assert shown(llama, ended=False) == f'{head("ipython")}"3"{head("assistant")}'
   qwen = ToolTurns(with_tools("qwen3"), TOOLS)
   text = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
   assert shown(qwen, ended=True) == text

@@ -7,10 +7,8 @@ from ragrl_jax.structs import Example
 
 CONTEXT = [["Rome", ["Rome is a city.", " It is old."]], ["Paris", ["Paris is a city."]], ["Rome", ["Another Rome."]]]
 FACTS = [["Paris", 0], ["Rome", 1], ["Rome", 0], ["Oslo", 0], ["Paris", 9]]
-HOTPOT = dict(
-  _id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard", context=CONTEXT,
-  supporting_facts=FACTS,
-)  # fmt: skip
+HOTPOT = dict(_id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard")
+HOTPOT |= dict(context=CONTEXT, supporting_facts=FACTS)
 
 
 def read(row):
@@ -21,10 +19,8 @@ def columns(pairs, *names):
   return {name: list(values) for name, values in zip(names, zip(*pairs))}
 
 
-OBJECTS = dict(
-  context=[dict(title=t, sentences=s) for t, s in CONTEXT],
-  supporting_facts=[dict(title=t, sent_id=n) for t, n in FACTS],
-)
+OBJECTS = dict(context=[dict(title=title, sentences=sentences) for title, sentences in CONTEXT])
+OBJECTS |= dict(supporting_facts=[dict(title=title, sent_id=number) for title, number in FACTS])
 COLUMNS = dict(context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id"))
 HOTPOTS = {
   "published": HOTPOT, "hub": HOTPOT | COLUMNS, "objects": HOTPOT | OBJECTS,
@@ -56,11 +52,7 @@ def test_2wiki_sentences_are_joined_with_spaces():
 def test_musique():
   row = dict(
     id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
-    paragraphs=[
-      dict(idx=0, title="A", paragraph_text="a text", is_supporting=False),
-      dict(idx=1, title="B", paragraph_text="b text", is_supporting=True),
-      dict(idx=2, title="C", paragraph_text="c text", is_supporting=True),
-    ],
+    paragraphs=[dict(idx=i, title="ABC"[i], paragraph_text=f"{'abc'[i]} text", is_supporting=i > 0) for i in range(3)],
     question_decomposition=[
       dict(id=7, question="B >> x", answer="Bob", paragraph_support_idx=2),
       dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1),
@@ -179,10 +171,8 @@ MS_MARCO = dict(
 
 
 DOCUMENT = lambda name: dict(docid=name, text="long", url="http://x")
-BROWSECOMP = dict(
-  query_id="769", query="Which?", answer="That.", gold_docs=[DOCUMENT("7")],
-  evidence_docs=[DOCUMENT("5"), DOCUMENT("7")],
-)  # fmt: skip
+BROWSECOMP = dict(query_id="769", query="Which?", answer="That.", gold_docs=[DOCUMENT("7")])
+BROWSECOMP |= dict(evidence_docs=[DOCUMENT("5"), DOCUMENT("7")])
 
 
 def test_browsecomp_plus():

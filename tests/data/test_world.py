@@ -63,11 +63,8 @@ def test_passages_state_their_facts_and_every_fact_is_stated_once(world):
 
 
 def test_all_wordings_are_used():
-  used = collections.Counter(
-    next(w for w in world_lib.WORDINGS if fact.sentence(w) == sentence)
-    for passage in PLAIN.passages
-    for fact, sentence in zip(PLAIN.stated[passage.id], PLAIN.sentences[passage.id])
-  )
+  said = ((fact, one) for p in PLAIN.passages for fact, one in zip(PLAIN.stated[p.id], PLAIN.sentences[p.id]))
+  used = collections.Counter(next(w for w in world_lib.WORDINGS if fact.sentence(w) == one) for fact, one in said)
   assert min(used.values()) > len(PLAIN.passages) / 4
 
 

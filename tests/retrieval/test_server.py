@@ -94,10 +94,8 @@ def test_deadlines_of_headers_and_bodies(half):
 
 
 def test_a_second_request_that_drips_is_cut_off_too():
-  with (
-    running(Slow(go=True), guard=Guard(header_s=0.2)) as (_, state),
-    connected_at_once(state, request()) as connection,
-  ):
+  slow, guard = Slow(go=True), Guard(header_s=0.2)
+  with running(slow, guard=guard) as (_, state), connected_at_once(state, request()) as connection:
     assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
     with pytest.raises(OSError):  # the server closes it during the loop
       for _ in range(2000):

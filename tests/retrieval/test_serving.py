@@ -48,11 +48,10 @@ def test_embeddings_are_the_encoders_vectors(folder):
   index = load_index(folder)
   with serving(index) as client:
     assert client.get("/v1/models").json()["data"] == [dict(id="hashing", object="model")]
-    for kind, wanted in (
-      ("query", index.encoder.queries(["old fact1", "Title 3"])),
-      ("passage", index.encoder.passages([Passage("", "", "old fact1"), Passage("", "", "Title 3")])),
-    ):
-      ask = dict(input=["old fact1", "Title 3"], model="hashing", input_type=kind)
+    texts = ["old fact1", "Title 3"]
+    passages = index.encoder.passages([Passage("", "", text) for text in texts])
+    for kind, wanted in (("query", index.encoder.queries(texts)), ("passage", passages)):
+      ask = dict(input=texts, model="hashing", input_type=kind)
       said = client.post("/v1/embeddings", json=ask).json()
       assert said["object"] == "list" and said["model"] == "hashing"
       assert [row["index"] for row in said["data"]] == [0, 1]
