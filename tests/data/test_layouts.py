@@ -52,7 +52,7 @@ def test_2wiki_sentences_are_joined_with_spaces():
 def test_musique():
   row = dict(
     id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
-    paragraphs=[dict(idx=i, title="ABC"[i], paragraph_text=f"{'abc'[i]} text", is_supporting=i > 0) for i in range(3)],
+    paragraphs=[dict(idx=i, title=t, paragraph_text=f"{t} text", is_supporting=i > 0) for i, t in enumerate("abc")],
     question_decomposition=[
       dict(id=7, question="B >> x", answer="Bob", paragraph_support_idx=2),
       dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1),

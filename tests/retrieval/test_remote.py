@@ -205,7 +205,7 @@ def dribble(handler):
   ([dribble] * 2, dict(retries=1, timeout_s=0.2), {1, 2}, "after [12] calls: no whole answer within 0.2 s"),
   # 49 doubling waits would take far too long.
   ([503] * 50, dict(retries=49, backoff_s=0.05, deadline_s=0.3), None, "the deadline of 0.3 s is spent"),
-  ([b" " * 200_000], dict(retries=2, max_bytes=100_000), {1}, "1 calls: the answer is longer than 100000 bytes"),
+  ([b" " * 200_000], dict(retries=2, max_bytes=100_000), {1}, "after 1 calls: the answer is longer than 100000 bytes"),
 ])  # fmt: skip
 def test_a_search_that_fails_ends_in_time_and_says_why(script, settings, calls, says):
   with Scripted(*script, health=200) as peer:

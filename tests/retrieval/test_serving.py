@@ -275,12 +275,14 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
   flags = ["--index", link, "--port", port, "--processes", 2, "--key_variable", "TEST_KEY"]
   command = [sys.executable, "-m", "ragrl_jax", "serve-index", *map(str, flags)]
   how = dict(env=os.environ | dict(PYTHONPATH=str(ROOT), TEST_KEY="k3y"), text=True)
-  running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+  said = tmp_path / "said"
+  with said.open("w") as errors:
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, **how)
   key = dict(headers=dict(authorization="Bearer k3y"), timeout=120)
   post = lambda: httpx.post(f"http://127.0.0.1:{port}/retrieve", json=dict(queries=["fact1"]), **key)
   best = lambda: post().json()["result"][0][0]["id"][:3]
   lines = lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", **key).text.splitlines()
-  metric, said = lambda name: next(line.split()[-1] for line in lines() if line.startswith(name)), []
+  metric = lambda name: next(line.split()[-1] for line in lines() if line.startswith(name))
   try:
     assert "in 2 processes" in running.stdout.readline()
     assert best() == "old"
@@ -295,19 +297,17 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
     first, other = children()
     link.unlink()  # so that it cannot start again, which is said, until it can
     os.kill(int(first), signal.SIGKILL)  # the other one answers meanwhile
-    for line in running.stderr:
-      said.append(line)
-      if "It said" in line:
-        break
+    until(lambda: "It said" in said.read_text())
     assert post().status_code == 200
     link.symlink_to(new)
+    until(lambda: len(children()) == 2)
     os.kill(int(other), signal.SIGKILL)  # now only the one that was started again can answer
     until(lambda: other not in children())
     assert post().status_code == 200
   finally:
     running.terminate()
-    said += running.communicate(timeout=120)[1:]
-  assert running.returncode == 0 and "Traceback" not in "".join(said)
-  killed, failed, *_ = (line for line in said if "started again" in line)
-  assert killed.endswith(" ended with -9: it is started again.\n")
-  assert " ended with 0: it is started again. It said: " in failed and "no index here" in failed
+    running.communicate(timeout=120)
+  assert running.returncode == 0 and "Traceback" not in said.read_text()
+  killed, failed, *_ = (line for line in said.read_text().splitlines() if "started again" in line)
+  assert killed.endswith(" ended with -9: it is started again.")
+  assert f"ended with 0: it is started again. It said: {link}: no index here: " in failed and failed.endswith(").")
