@@ -63,17 +63,14 @@ def test_config_is_valid(path):
 EM = dict(information_think_weight=0.0, think_answer_weight=0.0, judge_information=False)
 
 
-@pytest.mark.parametrize(
-  ("name", "variant", "preset", "differences"),
-  [
-    ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
-    ("veritas", "repo,em,smoke", "em,repo", dict(action="first", **EM)),
-    ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
-    ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
-    ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", halve=True)),
-    ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "variant", "preset", "differences"), [
+  ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
+  ("veritas", "repo,em,smoke", "em,repo", dict(action="first", **EM)),
+  ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
+  ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
+  ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", halve=True)),
+  ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
+])  # fmt: skip
 def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differences):
   config = config_lib.load(name, variant)
   assert config.preset == preset
@@ -82,16 +79,12 @@ def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differe
   assert config.judge.kind == "none" or not {"em", "exact"} & set(variant.split(","))  # these presets need no judge
 
 
-@pytest.mark.parametrize(
-  ("name", "variant"),
-  [
-    ("veritas", "em,em_it"), ("veritas", "em_it,em_ta"), ("veritas", "reward_model,em"), ("search_r1", "grpo,ppo"),
-    ("when_to_search", "no_stage_one,no_stage_two"),
-    ("when_to_search", "no_answer_reward,unified"),
-    ("arena", "f1,judge"), ("arena", "naive,direct"), ("care", "sft,longbench"), ("care", "repo,easy_only"),
-    ("care", "repo,mean"), ("lear", "vanilla,generator"), ("untrained", "cot,ircot"), ("quickstart", "smoke"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "variant"), [
+  ("veritas", "em,em_it"), ("veritas", "em_it,em_ta"), ("veritas", "reward_model,em"), ("search_r1", "grpo,ppo"),
+  ("when_to_search", "no_stage_one,no_stage_two"), ("when_to_search", "no_answer_reward,unified"),
+  ("arena", "f1,judge"), ("arena", "naive,direct"), ("care", "sft,longbench"), ("care", "repo,easy_only"),
+  ("care", "repo,mean"), ("lear", "vanilla,generator"), ("untrained", "cot,ircot"), ("quickstart", "smoke"),
+])  # fmt: skip
 def test_variants_that_contradict_each_other_are_refused(name, variant):
   with pytest.raises(ValueError, match="use .*sft|use (only )?one of|one of .* at most"):
     config_lib.load(name, variant)
@@ -272,13 +265,10 @@ def test_arena_is_one_epoch_of_the_sets_in_use(variant, steps, warmup):
   assert (config.steps, config.optimizer.warmup_steps) == (steps, warmup)
 
 
-@pytest.mark.parametrize(
-  "name, variant",
-  [
-    ("arena", "sft"), ("care", "sft"), ("lear", "sft"), ("lear", "sft,vanilla"), ("lear", "sft,generator"),
-    ("veritas", "reward_model"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, variant", [
+  ("arena", "sft"), ("care", "sft"), ("lear", "sft"), ("lear", "sft,vanilla"), ("lear", "sft,generator"),
+  ("veritas", "reward_model"),
+])  # fmt: skip
 def test_supervised_runs_train_only_the_reply(name, variant):
   assert config_lib.load(name, variant).sft.environment_weight == 0.0
 

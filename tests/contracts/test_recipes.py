@@ -83,15 +83,12 @@ def test_without_a_preset_the_papers_is_chosen_wherever_it_is_listed(name, monke
   assert recipes.chosen(name) == module.Switches(**module.PRESETS["paper"])
 
 
-@pytest.mark.parametrize(
-  ("name", "preset", "steps", "cut_short"),
-  [
-    ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
-    ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
-    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
-    ("veritas", "em", 2, {}),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "preset", "steps", "cut_short"), [
+  ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
+  ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
+  ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
+  ("veritas", "em", 2, {}),
+])  # fmt: skip
 def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
   found = recipes.get(name, preset).cut_short(steps)
   assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
@@ -191,31 +188,28 @@ def test_only_the_models_words_are_rewarded(name):
   for_each_preset(name, check)
 
 
-@pytest.mark.parametrize(
-  ("name", "preset", "switches", "says"),
-  [
-    ("search_r1", "best", {}, "paper, grpo, ppo, format, repo"),
-    ("search_r1", "paper", dict(max_turns=3), "no switch 'max_turns'.*max_searches"),
-    ("search_r1", "paper", dict(max_searches=-1), "max_searches=-1.*at least 0"),
-    ("search_r1", "paper", dict(max_searches=True), "max_searches=True"),
-    ("search_r1", "paper", dict(browse=True, format=True), "browse=True with format=True"),
-    ("search_r1", "format", dict(no_answer_penalty=0.1), "published table"),
-    ("search_r1", "r1", dict(no_search_penalty=0.1), "no episode can search"),
-    ("veritas", "paper", dict(think_search_weight=0.02), "judge_search"),
-    ("veritas", "em", dict(information_think_weight=0.05), "judge_information"),
-    ("veritas", "paper", dict(ramp_end=3), "ramp_start=None and ramp_end=3: set both"),
-    ("veritas", "paper", dict(ramp_start=9, ramp_end=3), r"=3.*at least 9, ramp_start \(config.switches.ramp_end\)"),
-    ("veritas", "paper", dict(ramp_end_epochs=0.5), "ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"),
-    *(("lear", "paper", dict(answers=letters), "config.switches.answers") for letters in ("", "x")),
-    ("lear", "paper", dict(answers="r", reply="vanilla"), "config.switches.answers"),
-    ("lear", "paper", dict(reply="direct"), "config.switches.answers"),
-    ("lear", "paper", dict(stop_at="extract"), "answers='e'"), ("lear", "paper", dict(tau=0.0), "config.switches.tau"),
-    ("lear", "paper", dict(reply="extract", answers="e"), "config.switches.stop_at"),
-    ("untrained", "paper", dict(method="best"), "method='best'.*'rag'"),
-    ("untrained", "ircot,given", {}, "documents='given' with method='ircot': own passages are for rag, cot"),
-    ("untrained", "flare", dict(sure_above=1.5), "sure_above=1.5"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "preset", "switches", "says"), [
+  ("search_r1", "best", {}, "paper, grpo, ppo, format, repo"),
+  ("search_r1", "paper", dict(max_turns=3), "no switch 'max_turns'.*max_searches"),
+  ("search_r1", "paper", dict(max_searches=-1), "max_searches=-1.*at least 0"),
+  ("search_r1", "paper", dict(max_searches=True), "max_searches=True"),
+  ("search_r1", "paper", dict(browse=True, format=True), "browse=True with format=True"),
+  ("search_r1", "format", dict(no_answer_penalty=0.1), "published table"),
+  ("search_r1", "r1", dict(no_search_penalty=0.1), "no episode can search"),
+  ("veritas", "paper", dict(think_search_weight=0.02), "judge_search"),
+  ("veritas", "em", dict(information_think_weight=0.05), "judge_information"),
+  ("veritas", "paper", dict(ramp_end=3), "ramp_start=None and ramp_end=3: set both"),
+  ("veritas", "paper", dict(ramp_start=9, ramp_end=3), r"=3.*at least 9, ramp_start \(config.switches.ramp_end\)"),
+  ("veritas", "paper", dict(ramp_end_epochs=0.5), "ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"),
+  *(("lear", "paper", dict(answers=letters), "config.switches.answers") for letters in ("", "x")),
+  ("lear", "paper", dict(answers="r", reply="vanilla"), "config.switches.answers"),
+  ("lear", "paper", dict(reply="direct"), "config.switches.answers"),
+  ("lear", "paper", dict(stop_at="extract"), "answers='e'"), ("lear", "paper", dict(tau=0.0), "config.switches.tau"),
+  ("lear", "paper", dict(reply="extract", answers="e"), "config.switches.stop_at"),
+  ("untrained", "paper", dict(method="best"), "method='best'.*'rag'"),
+  ("untrained", "ircot,given", {}, "documents='given' with method='ircot': own passages are for rag, cot"),
+  ("untrained", "flare", dict(sure_above=1.5), "sure_above=1.5"),
+])  # fmt: skip
 def test_switches_that_are_unknown_or_contradict_each_other_are_refused(name, preset, switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get(name, preset, **switches)

@@ -69,15 +69,12 @@ def test_a_template_that_only_appends_is_accepted(tmp_path, template):
   load_tokenizer(small.byte_level(tmp_path, template=template))
 
 
-@pytest.mark.parametrize(
-  ("template", "says"),
-  [
-    # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
-    (small.FORGETFUL, r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>"),
-    (NO_THOUGHTS, r"rewrites turn 3 \(assistant\) once 3 turns are there"),
-    (COUNTING, r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"),
-  ],
-)
+@pytest.mark.parametrize(("template", "says"), [
+  # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
+  (small.FORGETFUL, r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>"),
+  (NO_THOUGHTS, r"rewrites turn 3 \(assistant\) once 3 turns are there"),
+  (COUNTING, r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"),
+])  # fmt: skip
 def test_a_template_that_rewrites_is_refused_and_the_turn_is_named(tmp_path, template, says):
   with pytest.raises(ValueError, match=f"{says}.*prompting.markers='own'"):
     load_tokenizer(small.byte_level(tmp_path, template=template))

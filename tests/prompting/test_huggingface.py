@@ -109,15 +109,11 @@ def test_a_special_tag_that_the_template_writes_around_a_message_is_no_text(gemm
     assert other.control == tokenizer.control
 
 
-@pytest.mark.parametrize(
-  ("user", "begin", "control"),
-  [
-    ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n", set()),  # Qwen3's, if it thinks
-    ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n", set()),
-    ("<asked>", "\n<said><think>", {"<asked>", "<said>"}),
-    ("{{ raise_exception('no') }}", "", set()),
-  ],
-)
+@pytest.mark.parametrize(("user", "begin", "control"), [
+  ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n", set()),  # Qwen3's, if it thinks
+  ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n", set()),
+  ("<asked>", "\n<said><think>", {"<asked>", "<said>"}), ("{{ raise_exception('no') }}", "", set()),
+])  # fmt: skip
 def test_tags_that_begin_a_thought_or_a_call_are_text(tmp_path, user, begin, control):
   template = (
     f"{{% for m in messages %}}{user}{{{{ m.content }}}}\n{{% endfor %}}"

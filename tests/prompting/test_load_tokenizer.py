@@ -66,14 +66,10 @@ def test_a_run_without_hugging_face_does_not_import_it():
 LLAMA = dict(tokenizer_class="LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-@pytest.mark.parametrize(
-  "told, bos",
-  [
-    (dict(add_bos_token=True), (1,)),
-    (dict(add_bos_token=False), ()),
-    (dict(add_bos_token=True, add_eos_token=True), (1,)),  # no EOS before a reply
-  ],
-)
+@pytest.mark.parametrize("told, bos", [
+  (dict(add_bos_token=True), (1,)), (dict(add_bos_token=False), ()),
+  (dict(add_bos_token=True, add_eos_token=True), (1,)),  # no EOS before a reply
+])  # fmt: skip
 def test_a_sentencepiece_folder_does_what_its_files_declare(told, bos, tmp_path):
   pieces = small.dummy_prefix_sentencepiece(tmp_path / "tokenizer.model")
   added = {"480": dict(content="<|im_end|>", special=True)}

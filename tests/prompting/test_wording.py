@@ -46,16 +46,12 @@ def test_roles(tmp_path):
   assert chosen(file(tmp_path, "[user]\n{question}"), roles=False).text(question="Q") == "[user]\nQ"
 
 
-@pytest.mark.parametrize(
-  ("text", "said"),
-  [
-    ("no place", "the placeholder {question} is missing"),
-    ("{question} {quesion}", "{quesion} is not a placeholder here; there is {question}, {titles}. Write {{quesion}}"),
-    (" \n", "the file is empty"),
-    ("[user]\n{question}\n[system]\n\n", "the message under [system] is empty"),
-    (b"\xff{question}", "must be UTF-8 text (invalid start byte at byte 0)"),
-  ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+  ("no place", "the placeholder {question} is missing"),
+  ("{question} {quesion}", "{quesion} is not a placeholder here; there is {question}, {titles}. Write {{quesion}}"),
+  (" \n", "the file is empty"), ("[user]\n{question}\n[system]\n\n", "the message under [system] is empty"),
+  (b"\xff{question}", "must be UTF-8 text (invalid start byte at byte 0)"),
+])  # fmt: skip
 def test_a_bad_file_is_refused_in_one_line(tmp_path, text, said):
   name = file(tmp_path, text)
   with pytest.raises(ValueError) as error:
@@ -76,15 +72,12 @@ ASKS = ("Q: {question}", f"Q: {EXAMPLE.question}", "question")
 SHOWN = dataclasses.replace(EXAMPLE, passages=(Passage("1", "T", "One."), Passage("2", "U", "Two.")))
 
 
-@pytest.mark.parametrize(
-  ("name", "text", "user", "needs"),
-  [
-    ("search_r1", *ASKS), ("veritas", *ASKS), ("when_to_search", *ASKS), ("untrained", *ASKS),
-    ("released", "Q: {question}, \\boxed{}", f"Q: {EXAMPLE.question}, \\boxed{{}}", "question"),
-    ("arena", "{question}\n{references} {[1,5]}", f"{EXAMPLE.question}\n1. One.\n2. Two. {{[1,5]}}", "references"),
-    ("lear", "{question}\nP {passages}", f"{EXAMPLE.question}\nP 1. T: One.\n2. U: Two.", "passages"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "user", "needs"), [
+  ("search_r1", *ASKS), ("veritas", *ASKS), ("when_to_search", *ASKS), ("untrained", *ASKS),
+  ("released", "Q: {question}, \\boxed{}", f"Q: {EXAMPLE.question}, \\boxed{{}}", "question"),
+  ("arena", "{question}\n{references} {[1,5]}", f"{EXAMPLE.question}\n1. One.\n2. Two. {{[1,5]}}", "references"),
+  ("lear", "{question}\nP {passages}", f"{EXAMPLE.question}\nP 1. T: One.\n2. U: Two.", "passages"),
+])  # fmt: skip
 def test_recipes_take_instructions_from_a_file(name, text, user, needs, tmp_path):
   recipe = recipes.get(name, instructions=file(tmp_path, f"[system]\nMine.\n[user]\n{text}"))
   assert recipe.prompt.messages(SHOWN) == [dict(role="system", content="Mine."), dict(role="user", content=user)]

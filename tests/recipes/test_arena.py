@@ -62,13 +62,10 @@ def test_the_first_of_several_sections_counts():
   assert scored(text)[0] == dict(format=0.0, accuracy=0.0, relevance=0.5, bonus=0.0)
 
 
-@pytest.mark.parametrize(
-  ("answer", "right"),
-  [
-    ("Lee", 1.0),  # gold "A. Lee": the point becomes a space, and then the A is an article
-    ("the Ann-Lee", 1.0), ("ANN_LEE", 1.0), ("annlee", 0.0), ("", 0.0), ("the", 0.0), ("Ann", 0.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "right"), [
+  ("Lee", 1.0),  # gold "A. Lee": the point becomes a space, and then the A is an article
+  ("the Ann-Lee", 1.0), ("ANN_LEE", 1.0), ("annlee", 0.0), ("", 0.0), ("the", 0.0), ("Ann", 0.0),
+])  # fmt: skip
 def test_accuracy_is_exact_match_after_spacing(answer, right):
   assert scored(said(answer=answer))[0]["accuracy"] == right
 
@@ -120,16 +117,13 @@ def test_a_transcript_without_its_verdict_cannot_be_scored():
   assert scored(said(answer="Bob"), JUDGED)[1] is None and scored(said(), JUDGED)[1] == 13.0
 
 
-@pytest.mark.parametrize(
-  ("text", "shape", "accuracy"),
-  [
-    ("<think>[1] and [5]</think>\n<answer>Ann Lee</answer>", 1.0, 1.0),
-    ("<think>x</think> <answer>Bob</answer>", 1.0, 0.0), ("<answer>Ann Lee</answer>", 0.0, 1.0),
-    ("so <think>x</think><answer>Ann Lee</answer>", 0.0, 1.0),
-    ("<think>x<think>y</think></think><answer>Ann Lee</answer>", 0.0, 1.0),
-    (said(), 0.0, 1.0), ("<think>x</think>", 0.0, 0.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "shape", "accuracy"), [
+  ("<think>[1] and [5]</think>\n<answer>Ann Lee</answer>", 1.0, 1.0),
+  ("<think>x</think> <answer>Bob</answer>", 1.0, 0.0), ("<answer>Ann Lee</answer>", 0.0, 1.0),
+  ("so <think>x</think><answer>Ann Lee</answer>", 0.0, 1.0),
+  ("<think>x<think>y</think></think><answer>Ann Lee</answer>", 0.0, 1.0),
+  (said(), 0.0, 1.0), ("<think>x</think>", 0.0, 0.0),
+])  # fmt: skip
 def test_naive_grpo_rewards_format_and_answer(text, shape, accuracy):
   naive = recipes.get("arena", "naive")
   unmarked = dataclasses.replace(EXAMPLE, supporting=(), evidence=())  # gold references do not matter here
@@ -229,13 +223,10 @@ def test_answering_everything():
   assert scored(said().replace("<answer>Ann Lee</answer>", every))[1] == 1.0  # the first counts, in a wrong format
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "<relevance>" * 99 + "[1,5]" + "</relevance>" * 99, "<answer>" * 99 + "Ann Lee" + "</answer>" * 99,
-    "<relevance><analysis><answer>" * 99, "</answer></analysis></relevance>" * 99,
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+  "<relevance>" * 99 + "[1,5]" + "</relevance>" * 99, "<answer>" * 99 + "Ann Lee" + "</answer>" * 99,
+  "<relevance><analysis><answer>" * 99, "</answer></analysis></relevance>" * 99,
+])  # fmt: skip
 def test_tag_spam(text):
   assert scored(text) == (dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0), 0.0)
 

@@ -79,14 +79,11 @@ def test_format():
     assert scored(text)[0]["format"] == scored(text, repo)[0]["format"] == shaped
 
 
-@pytest.mark.parametrize(
-  ("text", "last", "first"),
-  [
-    ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
-    ("<think></think>Answer: a Answer: b", "b", "a Answer: b"), ("Answer: Paris", "Paris", "Paris"),
-    ("<think>Answer: Paris</think>", None, "Paris</think>"), ("Answer:", "", ""), ("none", None, None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "last", "first"), [
+  ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
+  ("<think></think>Answer: a Answer: b", "b", "a Answer: b"), ("Answer: Paris", "Paris", "Paris"),
+  ("<think>Answer: Paris</think>", None, "Paris</think>"), ("Answer:", "", ""), ("none", None, None),
+])  # fmt: skip
 def test_answer(text, last, first):
   assert (paper.parser.answer(text), repo.parser.answer(text)) == (last, first)
 

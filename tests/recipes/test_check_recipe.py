@@ -48,23 +48,18 @@ def of_all_text(example, episode):
   return dict(answer=None if episode.failure else float("Paris" in "".join(s.text for s in episode.segments[1:])))
 
 
-@pytest.mark.parametrize(
-  "changed, says",
-  [
-    (dict(play=lambda example, policy, tools: None), "play must be `async def`"),
-    (dict(play=endless), "does not end within 64 turns"),
-    (dict(play=other_stop), "stops at .*</other>.*, which recipe.stops lacks"),
-    (dict(stops=("",)), "non-empty strings"),
-    (dict(weights=lambda step: dict(other=1.0)), "score names .*answer.*, weights names .*other"),
-    (dict(score=lambda example, episode: dict(answer=float("nan"))), "term answer is nan"),
-    (dict(score=lambda example, episode: dict(answer=0.0)), "a failed episode must score None"),
-    (dict(outcome=lambda example, episode: 0.5), "outcome is 0.5"),
-    (dict(score=counting()), "differs from call to call"),
-    (dict(score=of_ids), "depends on the token ids"),
-    (dict(score=of_all_text), "text of the environment changed the score"),
-    (dict(switches=dict(a=structs)), "JSON serializable"),
-  ],
-)
+@pytest.mark.parametrize("changed, says", [
+  (dict(play=lambda example, policy, tools: None), "play must be `async def`"),
+  (dict(play=endless), "does not end within 64 turns"),
+  (dict(play=other_stop), "stops at .*</other>.*, which recipe.stops lacks"), (dict(stops=("",)), "non-empty strings"),
+  (dict(weights=lambda step: dict(other=1.0)), "score names .*answer.*, weights names .*other"),
+  (dict(score=lambda example, episode: dict(answer=float("nan"))), "term answer is nan"),
+  (dict(score=lambda example, episode: dict(answer=0.0)), "a failed episode must score None"),
+  (dict(outcome=lambda example, episode: 0.5), "outcome is 0.5"), (dict(score=counting()), "differs from call to call"),
+  (dict(score=of_ids), "depends on the token ids"),
+  (dict(score=of_all_text), "text of the environment changed the score"),
+  (dict(switches=dict(a=structs)), "JSON serializable"),
+])  # fmt: skip
 def test_a_broken_rule_is_named(changed, says):
   with pytest.raises((AssertionError, TypeError), match=says):
     testing.check_recipe(dataclasses.replace(RECIPE, **changed), EXAMPLE, TEXTS)

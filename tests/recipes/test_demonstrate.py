@@ -111,16 +111,12 @@ def test_citing_with_faults(kind):
   assert rewards[1.5] + rewards[1.0] > len(CHAINS) / 3
 
 
-@pytest.mark.parametrize(
-  ("play", "unknown", "known"),
-  [
-    (players.play_arena, dict(reply="naive"), "cited, thought, direct"),
-    (players.play_arena, dict(kinds=("guess",)), "stop, wrong"),
-    (players.play_care, dict(kinds=("loud",)), "misquote"),
-    (players.play_veritas, dict(kinds=("guess",)), "skip, ignore, stop"),
-    (players.play_when_to_search, dict(kinds=("skip",)), "guess, check, repeat, ask"),
-  ],
-)
+@pytest.mark.parametrize(("play", "unknown", "known"), [
+  (players.play_arena, dict(reply="naive"), "cited, thought, direct"),
+  (players.play_arena, dict(kinds=("guess",)), "stop, wrong"), (players.play_care, dict(kinds=("loud",)), "misquote"),
+  (players.play_veritas, dict(kinds=("guess",)), "skip, ignore, stop"),
+  (players.play_when_to_search, dict(kinds=("skip",)), "guess, check, repeat, ask"),
+])  # fmt: skip
 def test_what_no_player_does_is_refused(play, unknown, known):
   with pytest.raises(ValueError, match=known):
     play(ASKED[0], WORLD, random.Random(0), **unknown)

@@ -71,13 +71,10 @@ def test_a_transcript_without_facts_cannot_be_scored():
   assert paper.score(EXAMPLE, episode) == dict(answer=None, length=None, format=1.0)
 
 
-@pytest.mark.parametrize(
-  ("preset", "paid"),
-  [
-    ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
-    ("paper", 2 / 3),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("preset", "paid"), [
+  ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
+  ("paper", 2 / 3),
+])  # fmt: skip
 def test_which_answers_count(preset, paid):
   assert scored(said(), recipes.get("lear", preset), reason_answer="Oslo")[0]["answer"] == pytest.approx(paid)
 
@@ -99,15 +96,12 @@ def test_stuffing_and_spam():
   assert scored("<answer>Oslo</answer>" + said())[0]["answer"] == pytest.approx(2 / 3)  # the first answer counts
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "<extract>It is in Paris.</extract><reason>r</reason><answer>x</answer>",
-    "<reason>r <extract>It is in Paris.</extract></reason><answer>x</answer>",
-    "<extract>It is in Paris. <reason>r</reason></extract><answer>x</answer>",
-    "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>",
-  ],
-)
+@pytest.mark.parametrize("text", [
+  "<extract>It is in Paris.</extract><reason>r</reason><answer>x</answer>",
+  "<reason>r <extract>It is in Paris.</extract></reason><answer>x</answer>",
+  "<extract>It is in Paris. <reason>r</reason></extract><answer>x</answer>",
+  "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>",
+])  # fmt: skip
 def test_the_answer_from_the_reason_must_not_see_the_evidence(text):
   episode, tape = scripted.play(paper, EXAMPLE, [text, "Paris</answer>", "Paris</answer>"])
   assert "fork" not in [what for what, *_ in tape] and "reason_answer" not in episode.facts

@@ -49,16 +49,13 @@ def test_which_transcripts_are_kept(tmp_path):
   assert len(asyncio.run(made)[0]) == 1 and "Mine: " in teacher.asked[-1]
 
 
-@pytest.mark.parametrize(
-  ("reply", "preset", "text"),
-  [
-    ("reason_extract", "study_rational", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>"),
-    ("extract", "study_vanilla", "<extract> It is in Paris. </extract>"),
-    ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
-    ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
-    ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>"),
-  ],
-)
+@pytest.mark.parametrize(("reply", "preset", "text"), [
+  ("reason_extract", "study_rational", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>"),
+  ("extract", "study_vanilla", "<extract> It is in Paris. </extract>"),
+  ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+  ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+  ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>"),
+])  # fmt: skip
 def test_arms_are_parts_of_one_reply(reply, preset, text):
   turns = sft_data.arm([("model", REPLY)], reply)
   assert turns == [("model", text)]

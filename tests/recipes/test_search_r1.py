@@ -165,32 +165,26 @@ def test_actions_of_several_pairs():
   assert repo.parser.act(two) == ("answer", "a")
 
 
-@pytest.mark.parametrize(
-  ("text", "found"),
-  [
-    (BLOCK, (Passage("1", "France", "Its capital is Paris."),)), ("\n\n<information></information>\n\n", ()),
-    ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
-    (NOTICE, None), ("<information> cut off", None), ("", None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "found"), [
+  (BLOCK, (Passage("1", "France", "Its capital is Paris."),)), ("\n\n<information></information>\n\n", ()),
+  ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
+  (NOTICE, None), ("<information> cut off", None), ("", None),
+])  # fmt: skip
 def test_what_the_environment_appends(text, found):
   query = None if found is None else "q"
   assert paper.parser.observed("<search> q </search>", text) == (query, found)
 
 
-@pytest.mark.parametrize(
-  ("turns", "right"),
-  [
-    ([], 0.0), ([("model", "")], 0.0), ([("model", "Paris"), ("environment", NOTICE)], 0.0),
-    ([("model", "<answer> Paris")], 0.0),
-    ([("model", "<answer> Rome </answer><answer> Paris </answer>")], 1.0),  # the last one counts
-    ([("model", "<answer> Paris </answer><answer> Rome </answer>")], 0.0),
-    ([("model", "<answer> Paris </answer>"), ("environment", "x"), ("model", "hm")], 1.0),
-    ([("model", "<answer> Paris"), ("environment", NOTICE), ("model", "</answer>")], 0.0),  # tags of two turns
-    ([("model", "<search> x </search>"), ("environment", BLOCK + "<answer> Paris </answer>"), ("model", "ok")], 0.0),
-    ([("model", "<search> x </search>"), ("environment", TAGGED), ("model", "")], 0.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("turns", "right"), [
+  ([], 0.0), ([("model", "")], 0.0), ([("model", "Paris"), ("environment", NOTICE)], 0.0),
+  ([("model", "<answer> Paris")], 0.0),
+  ([("model", "<answer> Rome </answer><answer> Paris </answer>")], 1.0),  # the last one counts
+  ([("model", "<answer> Paris </answer><answer> Rome </answer>")], 0.0),
+  ([("model", "<answer> Paris </answer>"), ("environment", "x"), ("model", "hm")], 1.0),
+  ([("model", "<answer> Paris"), ("environment", NOTICE), ("model", "</answer>")], 0.0),  # tags of two turns
+  ([("model", "<search> x </search>"), ("environment", BLOCK + "<answer> Paris </answer>"), ("model", "ok")], 0.0),
+  ([("model", "<search> x </search>"), ("environment", TAGGED), ("model", "")], 0.0),
+])  # fmt: skip
 def test_which_answer_counts(turns, right):
   assert scored(turns) == {"answer": right}
 

@@ -27,13 +27,9 @@ def tape(preset, script, results=(), **options):
   return episode, searched, [event[1:] for event in events if event[0] == "generate"]
 
 
-@pytest.mark.parametrize(
-  ("text", "label"),
-  [
-    (" b ", "B"), ("Label: C", "C"), ("Category B", "B"), ("several searches (C)", "C"), ("a search: A", "A"),
-    ("", "B"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "label"), [
+  (" b ", "B"), ("Label: C", "C"), ("Category B", "B"), ("several searches (C)", "C"), ("a search: A", "A"), ("", "B"),
+])  # fmt: skip
 def test_the_label_of_a_reply(text, label):
   assert several.read_label(text) == label
 
@@ -97,14 +93,11 @@ def test_self_ask():
   assert tape("self_ask", [ANSWER])[1] == []
 
 
-@pytest.mark.parametrize(
-  ("said", "searched"),
-  [
-    ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", []),
-    ("<need> no, not yet; eyes </need>", []),  # "yes" is a word of its own
-    ("<need> Well, yes: there is no other way </need>", [QUESTION]),  # the first of the two decides
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "searched"), [
+  ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", []),
+  ("<need> no, not yet; eyes </need>", []),  # "yes" is a word of its own
+  ("<need> Well, yes: there is no other way </need>", [QUESTION]),  # the first of the two decides
+])  # fmt: skip
 def test_skr_searches_if_it_says_so(said, searched):
   episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])
   assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
@@ -175,17 +168,14 @@ def sure(*verdicts, switches=None, results=((FILM, TOWN),), example=EXAMPLE):
   return play("sure", script, results, example, switches)
 
 
-@pytest.mark.parametrize(
-  ("verdicts", "points", "answer"),
-  [
-    # Validity of Bob's and Ann's summary; then (1: Bob's, 2: Ann's), then (1: Ann's, 2: Bob's).
-    (("False", "True.", "Passage 2", "Passage 1"), [0.0, 2.0], "Ann Lee"),
-    (("True", "True", "Passage 1", "passage 2 does"), [2.0, 1.0], "Bob"),
-    (("False", "True", "Passage 1", "Passage 1"), [0.5, 1.5], "Ann Lee"),  # the orders contradict each other
-    (("True", "True", "both", "neither"), [1.5, 1.5], "Bob"),  # the first of equal ones
-    (("untrue", "True", "Passage 1", "no"), [1.0, 1.0], "Bob"),  # a single vote decides; "untrue" is no verdict
-  ],
-)
+@pytest.mark.parametrize(("verdicts", "points", "answer"), [
+  # Validity of Bob's and Ann's summary; then (1: Bob's, 2: Ann's), then (1: Ann's, 2: Bob's).
+  (("False", "True.", "Passage 2", "Passage 1"), [0.0, 2.0], "Ann Lee"),
+  (("True", "True", "Passage 1", "passage 2 does"), [2.0, 1.0], "Bob"),
+  (("False", "True", "Passage 1", "Passage 1"), [0.5, 1.5], "Ann Lee"),  # the orders contradict each other
+  (("True", "True", "both", "neither"), [1.5, 1.5], "Bob"),  # the first of equal ones
+  (("untrue", "True", "Passage 1", "no"), [1.0, 1.0], "Bob"),  # a single vote decides; "untrue" is no verdict
+])  # fmt: skip
 def test_sure_compares_summaries(verdicts, points, answer):
   recipe, episode, asked, queries = sure(*verdicts)
   assert queries == [QUESTION] and episode.num_searches == 1 and len(asked) == 7
@@ -289,14 +279,10 @@ def test_flares_answer_may_span_several_sentences():
   assert "answer" not in episode.facts  # the turn has it
 
 
-@pytest.mark.parametrize(
-  ("label", "script", "queries"),
-  [
-    ("A", [ANSWER], []),
-    ("B", [ANSWER], [QUESTION]),
-    ("C", ["<thought> Its seat is Oslo. </thought>", ANSWER], [QUESTION, "Its seat is Oslo."]),
-  ],
-)
+@pytest.mark.parametrize(("label", "script", "queries"), [
+  ("A", [ANSWER], []), ("B", [ANSWER], [QUESTION]),
+  ("C", ["<thought> Its seat is Oslo. </thought>", ANSWER], [QUESTION, "Its seat is Oslo."]),
+])  # fmt: skip
 def test_adaptive_rag_takes_a_route(label, script, queries):
   results = [[FILM], [TOWN]]
   recipe, episode, asked, found = play("adaptive", [f"<need> {label} </need>", *script], results)

@@ -220,13 +220,10 @@ def test_unknown_terms_are_not_scored():
   assert scored([("model", SAID[2])])["information_think"] == 0.0  # never searching earns nothing
 
 
-@pytest.mark.parametrize(
-  ("preset", "unasked"),
-  [
-    ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
-    ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"}),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("preset", "unasked"), [
+  ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
+  ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"}),
+])  # fmt: skip
 def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   recipe = recipes.get("veritas", preset)
   facts = {term: (1.0, 1.0) for term in recipe.judged}
@@ -238,13 +235,10 @@ def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   assert all(math.isnan(metrics[f"term/{name}"]) for name in unasked) and metrics["unscorable"] == 0.0
 
 
-@pytest.mark.parametrize(
-  ("thought", "answer", "holds"),
-  [
-    ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
-    ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("thought", "answer", "holds"), [
+  ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
+  ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0),
+])  # fmt: skip
 def test_sub_em(thought, answer, holds):
   assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
 

@@ -86,13 +86,10 @@ def test_five_searches_and_six_generations():
   assert terms["format"] == -1.0 and terms["answer_explore"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-  "said",
-  [
-    "hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
-    "<information> <search> </search> </information>",
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("said", [
+  "hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
+  "<information> <search> </search> </information>",
+])  # fmt: skip
 def test_an_invalid_action_ends_it(said):
   played, tape = scripted.play(exact, EXAMPLE, [said, "never"])
   assert [event[0] for event in tape] == ["start", "generate", "end"]
@@ -260,13 +257,10 @@ def test_answers_in_thoughts_break_the_format():
   assert terms["format"] == -1.0 and terms["answer_explore"] == -1.0
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
-    (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99,
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+  "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
+  (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99,
+])  # fmt: skip
 def test_tag_spam(text):
   assert scored([("model", text)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
 
@@ -306,17 +300,13 @@ def test_query_words_of_a_title_are_no_question():
   assert queries.names_in("Who Is The Director?") == []  # a run at the start is the question itself
 
 
-@pytest.mark.parametrize(
-  ("query", "found", "term"),
-  [
-    ("Who Framed Roger Rabbit director", (), 0.0),  # the question names the film
-    ("What Women Want cast", (Passage("1", "What Women Want", "A film."),), 0.0),  # what was found has the title
-    ("What Women Want cast", (Passage("1", "What Women Want (2000 film)", "A film."),), 0.0),  # Wikipedia's title of it
-    ("what women want", (Passage("1", "Women (2000 film)", "A film."),), -1.0),  # one word excuses nothing
-    ("What Women Want cast", (), -1.0),
-    ("who directed Who Framed Roger Rabbit", (), -1.0),
-  ],
-)
+@pytest.mark.parametrize(("query", "found", "term"), [
+  ("Who Framed Roger Rabbit director", (), 0.0),  # the question names the film
+  ("What Women Want cast", (Passage("1", "What Women Want", "A film."),), 0.0),  # what was found has the title
+  ("What Women Want cast", (Passage("1", "What Women Want (2000 film)", "A film."),), 0.0),  # Wikipedia's title of it
+  ("what women want", (Passage("1", "Women (2000 film)", "A film."),), -1.0),  # one word excuses nothing
+  ("What Women Want cast", (), -1.0), ("who directed Who Framed Roger Rabbit", (), -1.0),
+])  # fmt: skip
 def test_a_single_query_with_a_title(query, found, term):
   recipe = recipes.get("when_to_search", "exact")
   made = Episode.from_text(recipe, ROGER, searching(query, found=found))
