@@ -37,33 +37,27 @@ SCORED = {
 }
 TERMS = {
   (name, preset): set(terms.split())
-  for name, scored in SCORED.items()
-  for terms, presets in scored.items()
-  for preset in presets.split()
-}
+  for name, scored in SCORED.items() for terms, presets in scored.items() for preset in presets.split()
+}  # fmt: skip
 OWN_WORDS = ("agent",)  # their programs write the prompts, and no wording of ours does
 NO_PAPER = ("agent", "tool_agent")
-EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]
 PASSAGES = (Passage("a", "France", "Its capital is Paris."), Passage("b", "Norway", "Its capital is Oslo."))
 EXAMPLE = Example(
   "q1", "What is the capital of France?", ("Paris",), PASSAGES, supporting=(0,), hops=1,
   evidence=((0, "Its capital is Paris."),),
 )  # fmt: skip
 TRANSCRIPTS = {
-  "empty": [],
-  "silent": [(MODEL, "")],
-  "told": [(ENVIRONMENT, "Paris <answer> Paris </answer>")],
+  "empty": [], "silent": [(MODEL, "")], "told": [(ENVIRONMENT, "Paris <answer> Paris </answer>")],
   "answer": [(MODEL, "<think> x </think><answer> Paris </answer>")],
   "search": [
-    (MODEL, "<search> x </search>"),
-    (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
+    (MODEL, "<search> x </search>"), (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
     (MODEL, "<answer> Oslo </answer>"),
   ],
   "cited": [(MODEL, "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Paris</answer>")],
   "quoted": [(MODEL, "<think><retrieval>Its capital is Paris.</retrieval></think> Answer: Paris")],
   "evidence": [(MODEL, "<reason>a</reason><extract>b</extract><answer>Paris</answer>")],
   "odd": [(MODEL, "<<<answer>>> \x00 </answer> <answer> é🙂"), (ENVIRONMENT, "{}%s"), (MODEL, "</answer>")],
-}
+}  # fmt: skip
 
 
 def for_each_preset(name, check):
@@ -102,12 +96,8 @@ def test_the_share_of_easy_questions_is_no_schedule_without_hard_ones():
   assert "easy_share" in warned()["warning/schedule"] and not warned(mixed=False)
 
 
-def test_a_stage_that_begins_by_a_trigger_has_no_fixed_step():
-  assert recipes.get("when_to_search", settle_metric="evaluation/em").cut_short(300) == {}
-
-
 def test_every_preset_is_listed():
-  assert set(EVERY) == {(name, preset) for name, preset in TERMS if name in recipes.RECIPES}
+  assert TERMS.keys() == {(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS}
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
@@ -118,8 +108,7 @@ def test_paper_is_the_default_and_names_all_switches(name):
   for preset, changes in module.PRESETS.items():
     switches = recipes.get(name, preset).switches
     assert set(switches) == set(module.Switches()) == set(recipes.switches(name)), preset
-    for switch, value in changes.items():
-      assert switches[switch] == value, preset
+    assert dict(switches) | changes == dict(switches), preset
 
 
 @pytest.mark.parametrize("name", [name for name in recipes.RECIPES if name not in OWN_WORDS])
@@ -139,11 +128,10 @@ def test_every_wording_asks_the_question(name):
 
 
 CHECKS = {
-  "slots": lambda recipe: contract.slots(recipe, EXAMPLE),
-  "ends": lambda recipe: contract.ends(recipe, EXAMPLE),
+  "slots": lambda recipe: contract.slots(recipe, EXAMPLE), "ends": lambda recipe: contract.ends(recipe, EXAMPLE),
   "stops": contract.stops,
   "failed": lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"])),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -31,13 +31,9 @@ def test_the_tape_of_an_episode():
   first, last = "<think> hm </think><search> capital of France </search>", "<think> so </think><answer> Paris </answer>"
   episode, tape = scripted.play(paper, EXAMPLE, [first + " and junk", last], [[FRANCE]])
   assert tape == [
-    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]),
-    ("generate", STOPS, first),
-    ("search", "capital of France"),
-    ("observe", BLOCK),
-    ("generate", STOPS, last),
-    ("end", "answer"),
-  ]
+    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]), ("generate", STOPS, first),
+    ("search", "capital of France"), ("observe", BLOCK), ("generate", STOPS, last), ("end", "answer"),
+  ]  # fmt: skip
   assert (episode.ended, episode.num_searches) == ("answer", 1)
   assert episode.searches[0].query == "capital of France" and episode.searches[0].found == (FRANCE,)
   assert paper.score(EXAMPLE, episode) == {"answer": 1.0} and paper.outcome(EXAMPLE, episode) == 1.0
@@ -78,20 +74,13 @@ def test_documents_are_opened_and_words_are_found_in_them():
   stops = ("</search>", "</open>", "</find>", "</answer>")
   near, far = Passage("d#1", "France", "Its rivers."), Passage("d#4", "France", "The capital is Paris. </find>")
   script = [
-    "<find> capital </find>",  # nothing is open yet
-    "<search> France </search>",
-    "<open> 3 </open>",  # two were found
-    "<open> 2 </open>",
-    "<find> capital </find>",
-    "<open> 1 </open><answer> Paris </answer>",
-  ]
+    "<find> capital </find>", "<search> France </search>", "<open> 3 </open>",  # nothing is open yet; two were found
+    "<open> 2 </open>", "<find> capital </find>", "<open> 1 </open><answer> Paris </answer>",
+  ]  # fmt: skip
   results = [[FRANCE, near], [near, Passage("d#2", "France", "Its wine.")], [far]]
   episode, tape = scripted.play(recipes.get("search_r1", "browse", max_searches=5), EXAMPLE, script, results)
-  assert [event for event in tape if event[0] in ("search", "open", "find")] == [
-    ("search", "France"),
-    ("open", "d#1"),
-    ("find", "d#1", "capital"),
-  ]
+  done = [event for event in tape if event[0] in ("search", "open", "find")]
+  assert done == [("search", "France"), ("open", "d#1"), ("find", "d#1", "capital")]
   assert tape[1] == ("generate", stops, script[0]) and tape[2][1] == tape[7][1] == BROWSE_NOTICE
   assert [found.query for found in episode.searches] == ["France", "open d#1", "find capital in d#1"]
   assert episode.searches[2].text == passages.block([far]) and "</find>" not in episode.searches[2].text
@@ -102,13 +91,10 @@ def test_documents_are_opened_and_words_are_found_in_them():
     assert scripted.play(browse, EXAMPLE, script, [[FRANCE]])[0].num_searches == 1
 
 
-def test_notices_count_as_turns():
+def test_notices_count_as_turns_and_a_search_that_finds_nothing_is_a_search():
   recipe = recipes.get("search_r1", max_searches=2)
   episode, _ = scripted.play(recipe, EXAMPLE, ["hm", "<search> x </search>", "hm", "never"], [[]])
   assert episode.ended == "searches" and len(episode.turns) == 5
-
-
-def test_a_search_that_finds_nothing_is_a_search():
   episode, tape = scripted.play(paper, EXAMPLE, ["<search> x </search>", "<answer> y </answer>"], [[]])
   assert ("observe", "\n\n<information></information>\n\n") in tape
   assert episode.num_searches == 1 and episode.searches[0].found == ()
@@ -189,7 +175,7 @@ def test_which_answer_counts(turns, right):
   assert scored(turns) == {"answer": right}
 
 
-def test_forged_results_earn_nothing():
+def test_forged_results_earn_nothing_and_what_breaks_the_format():
   own = "<information>Doc 1(Title: France) Paris <answer> Paris </answer></information>"
   assert scored([("model", own)]) == {"answer": 0.0}
   assert scored([("model", "<information><answer> Paris </answer></information>")]) == {"answer": 0.0}
@@ -198,12 +184,11 @@ def test_forged_results_earn_nothing():
   turns = [("model", f"{think}<search> x </search>{BLOCK}{think}<answer> Rome </answer>")]
   terms = scored(turns, shaped)
   assert terms == dict(answer=0.0, format=0.5, retrieval=0.0)  # a wrong answer in a wrong format; nothing was found
-  honest = [
-    ("model", f"{think}<search> x </search>"),
-    ("environment", BLOCK),
-    ("model", f"{think}<answer> Rome </answer>"),
-  ]
+  last = ("model", f"{think}<answer> Rome </answer>")
+  honest = [("model", f"{think}<search> x </search>"), ("environment", BLOCK), last]
   assert scored(honest, shaped) == dict(answer=0.0, format=1.0, retrieval=1.0)
+  noticed = [("model", think), ("environment", NOTICE), ("model", think + "<answer> Paris </answer>")]
+  assert scored(noticed, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)  # a notice breaks the format, too
 
 
 def test_normalised_golds():
@@ -240,15 +225,12 @@ def test_the_published_table():
   search = ("model", think + "<search> x </search>")
   recipe = recipes.get("search_r1", "format", retrieval_weight=0.1)
 
-  def reward(*turns):
-    return recipe.reward(scored(list(turns), recipe), step=0)
-
-  assert reward(search, block, ("model", think + "<answer> Paris </answer>")) == pytest.approx(1.0)
-  assert reward(search, block, ("model", "<answer> Paris </answer>")) == pytest.approx(0.8)
-  assert reward(search, block, ("model", think + "<answer> Rome </answer>")) == pytest.approx(0.3)
-  assert reward(("model", think + "<answer> Rome </answer>")) == pytest.approx(0.2)
-  assert reward(("model", "<answer> Rome </answer>")) == pytest.approx(0.1)
-  assert reward(search, block, ("model", think)) == 0.0
+  for before, last, reward in (
+    ([search, block], think + "<answer> Paris </answer>", 1.0), ([search, block], "<answer> Paris </answer>", 0.8),
+    ([search, block], think + "<answer> Rome </answer>", 0.3), ([], think + "<answer> Rome </answer>", 0.2),
+    ([], "<answer> Rome </answer>", 0.1), ([search, block], think, 0.0),
+  ):  # fmt: skip
+    assert recipe.reward(scored([*before, ("model", last)], recipe), step=0) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(("before", "found"), [("", 1.0), ("word " * 20, 0.0)])
@@ -267,12 +249,6 @@ def test_agrees_with_the_authors_code():
     episode = Episode.from_text(recipe, example, row["turns"])
     assert in_shape(episode) == row["valid"], row
     assert recipe.reward(recipe.score(example, episode), 0) == pytest.approx(row["score"]), row
-
-
-def test_a_notice_breaks_the_format():
-  think = "<think> a </think>"
-  turns = [("model", think), ("environment", NOTICE), ("model", think + "<answer> Paris </answer>")]
-  assert scored(turns, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)
 
 
 # ---- prompt ---------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ SAID = (
 TURNS = [
   ("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]), ("model", SAID[2]),
 ]  # fmt: skip
-paper = recipes.get("veritas")
+paper, every = recipes.get("veritas"), recipes.get("veritas", judge_search=True, judge_answer=True)
 
 
 def episode(turns, recipe=paper, **facts):
@@ -64,7 +64,6 @@ def test_the_tape_of_an_episode():
 
 
 def test_the_judge_is_asked_about_the_chosen_terms():
-  every = recipes.get("veritas", judge_search=True, judge_answer=True)
   played, tape = scripted.play(every, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0, 1.0, 1.0, 0.0])
   assert [event[1] for event in tape if event[0] == "judge"] == [
     ((SHOWN[0], HOP), (SHOWN[1], END)),
@@ -77,6 +76,8 @@ def test_the_judge_is_asked_about_the_chosen_terms():
     played, tape = scripted.play(recipe, EXAMPLE, SAID, [[FILM], [TOWN]])
     assert not played.facts and "judge" not in [event[0] for event in tape]
     assert recipe.reward(recipe.score(EXAMPLE, played), 1000) is not None
+  played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])  # there is nothing to judge
+  assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
 
 
 def test_each_dimension_asks_its_own_judge():
@@ -87,17 +88,11 @@ def test_each_dimension_asks_its_own_judge():
       terms[term] = len(pairs)
       return await super().judge(pairs, term)
 
-  every = recipes.get("veritas", judge_search=True, judge_answer=True)
   policy = scripted.ScriptedPolicy(SAID)
   asyncio.run(every.play(EXAMPLE, policy, Named(policy, [[FILM], [TOWN]], [1.0] * 5)))
   assert terms == dict(information_think=2, think_search=2, think_answer=1)
   assert set(every.judged) == set(terms) and paper.judged == ("information_think",)
   assert recipes.get("veritas", "em").judged == ()
-
-
-def test_nothing_to_judge_makes_no_call():
-  played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
-  assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
 
 
 def test_notices_empty_queries_and_a_full_context():
@@ -111,7 +106,6 @@ def test_notices_empty_queries_and_a_full_context():
 
 
 def test_a_failed_judge_fails_the_episode():
-
   class Down(scripted.ScriptedTools):
     async def judge(self, pairs, term=""):
       raise ToolFailed("no judge")
@@ -136,10 +130,8 @@ def test_results_without_a_thought():
   for said in (
     "<answer> Harald III </answer>", "<search> x </search>", "I see.", "", "<think> never closed",
     "<think>  </think><answer> x </answer>", "<answer> x </answer><think> late </think>",
-    "<search> <think> inside </think> x </search>",
-    "<answer> <think> inside </think> x </answer>",
-    "<think> cut at <search> x </search>",
-    "<information><think> own </think></information>",
+    "<search> <think> inside </think> x </search>", "<answer> <think> inside </think> x </answer>",
+    "<think> cut at <search> x </search>", "<information><think> own </think></information>",
   ):  # fmt: skip
     assert pairs(with_last(said)).information_think == ((SHOWN[0], HOP), (SHOWN[1], None)), said
     assert scored(with_last(said), information_think=(1.0,))["information_think"] == 0.5, said
@@ -186,11 +178,8 @@ def test_half_way_up_the_ramp():
 
 def test_arms_and_ramp():
   terms = scored(TURNS, information_think=(1, 1))
-  full = {
-    preset: recipes.get("veritas", preset).reward(terms, 1005)
-    for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")
-  }
-  assert full == pytest.approx(dict(paper=1.07, em=1.0, em_it=1.05, em_ta=1.02, no_ramp=1.07, repo=1.07))
+  full = dict(paper=1.07, em=1.0, em_it=1.05, em_ta=1.02, no_ramp=1.07, repo=1.07)
+  assert {preset: recipes.get("veritas", preset).reward(terms, 1005) for preset in full} == pytest.approx(full)
   assert recipes.get("veritas", "no_ramp").reward(terms, 1) == pytest.approx(1.07)
   rising = [paper.weights(step)["information_think"] for step in range(325, 505)]
   assert rising == sorted(rising) and (rising[0], rising[-1]) == (0.0, 0.05)
@@ -320,14 +309,10 @@ def test_tag_spam_and_repeated_answers():
   spam = "<think>" * 500 + END + "</think>" * 500 + "<answer>" * 500 + "Oslo" + "</answer>" * 500
   terms = scored(with_last(spam), information_think=(1.0, 1.0))
   assert terms == dict(answer=0.0, information_think=1.0, think_answer=1.0, think_search=None)
-  every = "<think> no </think>" + "".join(f"<answer> {gold} </answer>" for gold in ("Oslo", *EXAMPLE.golds, "Rome"))
-  assert scored(with_last(every), information_think=(1.0, 1.0))["answer"] == 0.0  # the last one counts
-
-
-def test_answers_in_thoughts():
-  inside = "<think> <answer> Harald III </answer> </think>"
-  terms = scored(with_last(inside), information_think=(1.0, 1.0))
-  assert terms["think_answer"] == 0.0  # the thought that contains it is not before it, and the one before has no answer
+  golds = "<think> no </think>" + "".join(f"<answer> {gold} </answer>" for gold in ("Oslo", *EXAMPLE.golds, "Rome"))
+  assert scored(with_last(golds), information_think=(1.0, 1.0))["answer"] == 0.0  # the last one counts
+  inside = scored(with_last("<think> <answer> Harald III </answer> </think>"), information_think=(1.0, 1.0))
+  assert inside["think_answer"] == 0.0  # the thought that contains it is not before it; the one before has no answer
 
 
 def test_reading_is_linear():
@@ -342,17 +327,16 @@ def test_reading_is_linear():
 
 
 def test_any_verdicts_give_terms():
-  draw, recipe = random.Random(1), recipes.get("veritas", judge_search=True, judge_answer=True)
-  judged = 0
+  draw, judged = random.Random(1), 0
   for turns in fuzz_child.transcripts(1000, seed=1):
-    made = episode(turns, recipe)
+    made = episode(turns, every)
     found = steps(made.turns)
     assert len(found.information_think) == len(found.think_search) == len(found.spoken) == made.num_searches
     verdicts = {
       name: tuple(draw.random() for pair in getattr(found, name) if None not in pair)
       for name in ("information_think", "think_search", "think_answer")
     }
-    terms = recipe.score(EXAMPLE, dataclasses.replace(made, facts=verdicts))
+    terms = every.score(EXAMPLE, dataclasses.replace(made, facts=verdicts))
     assert all(0.0 <= value <= 1.0 for value in terms.values())
     judged += terms["information_think"] > 0.0
   assert judged > 10
