@@ -20,10 +20,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
-PASSAGES = (
-  Passage("a", "Tower", "The tower stands in Paris. It is tall."),
-  Passage("b", "Paris", "Paris is in France."),
-)
+PASSAGES = Passage("a", "Tower", "The tower stands in Paris. It is tall."), Passage("b", "Paris", "Paris is in France.")
 FACTS = ((0, "The tower stands in Paris."), (1, "Paris is in France."))
 
 
@@ -123,9 +120,8 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   over = threading.Event()
   script = [503, 429, "Answer: x", 500, 500, 500, over]
   server = serve(lambda model, prompt: script.pop(0))
-  ask = lambda text, **settings: asyncio.run(
-    endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
-  )
+  of = lambda text, **settings: endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
+  ask = lambda *words, **settings: asyncio.run(of(*words, **settings))
   assert ask("one", sampling=dict(temperature=0.5)) == client.Completion("Answer: x")  # at the third attempt
   assert server.asked[0]["temperature"] == 0.5
   with pytest.raises(ToolFailed, match="gave no answer after 3 calls: status 500"):
