@@ -6,9 +6,8 @@ import pytest
 
 from ragrl_jax import judging
 from ragrl_jax.judging import judge_api, lexical
-from ragrl_jax.settings import Judge
+from ragrl_jax.settings import Judge as settings
 
-settings = Judge
 STEPS = ("information_think", "think_search")
 
 

@@ -91,7 +91,6 @@ def test_a_turn_without_an_action_gets_a_notice_and_an_empty_query_is_searched_f
   assert "no valid action" in episode.turns[1].text and episode.num_searches == 1 and episode.ended == "answer"
   assert [event[0] for event in tape] == ["start", "generate", "observe", "generate", "search", "observe", "generate",
                                           "end"]  # fmt: skip
-
   _, episode, tape = play(agent, [searching(agent, "  "), answer(agent)], [[]])
   assert ("search", "") in tape and episode.num_searches == 1 and episode.ended == "answer"
 

@@ -87,8 +87,7 @@ def test_iter_retgen_searches_for_its_own_answer():
 
 
 def test_self_ask():
-  script = ["<question> Where is its seat? </question>", f"Oslo. {ANSWER}"]
-  episode, searched, _ = tape("self_ask", script, [[FILM]])
+  episode, searched, _ = tape("self_ask", ["<question> Where is its seat? </question>", f"Oslo. {ANSWER}"], [[FILM]])
   assert searched == ["Where is its seat?"] and episode.ended == "answer" and episode.num_searches == 1
   assert tape("self_ask", [ANSWER])[1] == []
 
@@ -103,12 +102,12 @@ def test_skr_searches_if_it_says_so(said, searched):
   assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
 
 
-@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
-def test_a_judge_says_what_is_right(verdict, right):
+@pytest.mark.parametrize("verdict", [1.0, 0.0, None])
+def test_a_judge_says_what_is_right(verdict):
   recipe = recipes.get("untrained", correctness="judge")
   said = ["<answer> Lee, Ann </answer>"]
   episode, events = scripted.play(recipe, EXAMPLE, said, [[FILM]], verdicts=[verdict])
-  assert events[-1] == ("judge", (("Ann Lee\nA. Lee", "Lee, Ann"),)) and recipe.outcome(EXAMPLE, episode) == right
+  assert events[-1] == ("judge", (("Ann Lee\nA. Lee", "Lee, Ann"),)) and recipe.outcome(EXAMPLE, episode) == verdict
   episode, events = scripted.play(recipe, EXAMPLE, [ANSWER], [[FILM]])  # a gold needs no judge
   assert "judge" not in [kind for kind, *_ in events] and recipe.outcome(EXAMPLE, episode) == 1.0
   assert recipes.get("untrained").outcome(EXAMPLE, episode) == 1.0
@@ -189,11 +188,6 @@ def test_sure_compares_summaries(verdicts, points, answer):
   assert [s.text for s in episode.segments if s.owner == MODEL][1:3] == ["Bob it is.", "Ann leads Oslo."]
 
 
-def test_later_prompts_show_documents_as_short_as_the_first():
-  _, _, asked, _ = sure("True", "True", "Passage 1", "Passage 2", switches=dict(max_passage_tokens=30))
-  assert "Its s" in asked[1] and "Its seat is" not in asked[1]  # "Doc 1(Title: Norsk) " has 20 of the 30 bytes
-
-
 def test_thoughts_of_a_reasoning_model_are_no_verdict():
   thought = "<think> True? Passage 2? <answer> Eve </answer> </think>"
   script = ["<answer> Bob </answer> or <answer> Ann Lee </answer>", "Bob it is.", "Ann.", "False", "True", "Passage 2",
@@ -203,10 +197,12 @@ def test_thoughts_of_a_reasoning_model_are_no_verdict():
   assert not any("Eve" in text for text in asked)
 
 
-def test_sure_reads_given_passages_and_needs_two_candidates():
+def test_sure_reads_given_passages_and_short_ones_and_needs_two_candidates():
   _, episode, asked, queries = sure("True", "True", "Passage 1", "Passage 2", results=(), example=GIVEN,
                                     switches=dict(documents="given"))  # fmt: skip
   assert queries == [] and "1. Norsk: Its seat is Oslo." in asked[0] and episode.num_searches == 0
+  _, _, asked, _ = sure("True", "True", "Passage 1", "Passage 2", switches=dict(max_passage_tokens=30))
+  assert "Its s" in asked[1] and "Its seat is" not in asked[1]  # "Doc 1(Title: Norsk) " has 20 of the 30 bytes
   for said, answer, ended in ((ANSWER * 2, "Ann Lee", "answer"), ("I cannot say.", None, "eos")):
     recipe, episode, asked, _ = play("sure", [said], [[FILM]])
     assert len(asked) == 1 and (episode.facts["answer"], episode.ended) == (answer, ended)
@@ -291,17 +287,14 @@ def test_adaptive_rag_takes_a_route(label, script, queries):
   verdicts = {"A": [1.0, 1.0], "B": [0.2, 0.7], "C": [0.2, 0.1]}[label]
   _, episode, asked, found = play("adaptive", script, results, switches=dict(classifier="judge"), verdicts=verdicts)
   assert found == queries and episode.facts["complexity"] == label and len(asked) == 1
+  _, episode, _, queries = play("adaptive", ["I wonder.", ANSWER], [[FILM]])  # no label: one search
+  assert episode.facts["complexity"] == "B" and queries == [QUESTION]
 
 
 @pytest.mark.parametrize("verdicts", [[None, 0.1], [0.2, None]])
 def test_adaptive_rag_takes_no_route_without_a_verdict(verdicts):  # which is no "no"
   with pytest.raises(ToolFailed, match="the judge gave no verdict on the complexity"):
     play("adaptive", [ANSWER], [[FILM]], switches=dict(classifier="judge"), verdicts=verdicts)
-
-
-def test_adaptive_rag_without_a_label_searches_once():
-  _, episode, _, queries = play("adaptive", ["I wonder.", ANSWER], [[FILM]])
-  assert episode.facts["complexity"] == "B" and queries == [QUESTION]
 
 
 def test_recomp_reads_its_summary_alone():
@@ -326,10 +319,11 @@ def test_filco_keeps_what_stands_in_a_document():
   assert play("filco", [], [[FILM, TOWN]], room=room)[1].ended == "budget"
 
 
-@pytest.mark.parametrize(("method", "said"), [("rag", ANSWER), ("cot", f"<think> x </think>{ANSWER}"), (
-  "self_ask", f"<question> Where is its seat? </question> Oslo. {ANSWER}")])  # fmt: skip
-def test_given_passages_are_read_and_nothing_is_searched_for(method, said):
-  preset = "given" if method == "rag" else f"{method},given"
+@pytest.mark.parametrize(("preset", "said"), [
+  ("given", ANSWER), ("cot,given", f"<think> x </think>{ANSWER}"),
+  ("self_ask,given", f"<question> Where is its seat? </question> Oslo. {ANSWER}"),
+])  # fmt: skip
+def test_given_passages_are_read_and_nothing_is_searched_for(preset, said):
   recipe, episode, asked, queries = play(preset, [said], example=GIVEN)
   assert queries == [] and episode.model_text == said and recipe.outcome(GIVEN, episode) == 1.0
   assert "1. Norsk: Its seat is Oslo. It is old.\n2. Oslo: Ann Lee leads it." in asked[0]
