@@ -35,12 +35,8 @@ def test_a_name_and_a_file_are_filled_in_once(tmp_path):
 
 def test_roles(tmp_path):
   text = "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n"
-  mine = chosen(file(tmp_path, text))
-  assert mine.messages(question="Q") == [
-    dict(role="system", content="Rules.\n"),
-    dict(role="user", content="Ask Q"),
-    dict(role="assistant", content="<think>"),
-  ]
+  said = [(message["role"], message["content"]) for message in chosen(file(tmp_path, text)).messages(question="Q")]
+  assert said == [("system", "Rules.\n"), ("user", "Ask Q"), ("assistant", "<think>")]
   # Only a file that begins with a role has roles; and where a text is wanted, none has.
   assert chosen(file(tmp_path, "{question}\n[user]\nx")).text(question="Q") == "Q\n[user]\nx"
   assert chosen(file(tmp_path, "[user]\n{question}"), roles=False).text(question="Q") == "[user]\nQ"
@@ -60,12 +56,13 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, text, said):
 
 
 def test_what_is_no_file_and_no_name_is_refused(tmp_path):
-  with pytest.raises(ValueError, match=r"config\.x='papr': it must be 'paper', 'none' or 'file:PATH'\."):
-    chosen("papr")
-  with pytest.raises(ValueError, match=r"config\.x=file:.*nothing: the file cannot be read \(No such file"):
-    chosen(f"file:{tmp_path / 'nothing'}")
-  with pytest.raises(ValueError, match=r"cannot be read \(Is a directory"):
-    chosen(f"file:{tmp_path}")
+  for choice, says in (
+    ("papr", r"config\.x='papr': it must be 'paper', 'none' or 'file:PATH'\."),
+    (f"file:{tmp_path / 'nothing'}", r"config\.x=file:.*nothing: the file cannot be read \(No such file"),
+    (f"file:{tmp_path}", r"cannot be read \(Is a directory"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      chosen(choice)
 
 
 ASKS = ("Q: {question}", f"Q: {EXAMPLE.question}", "question")
