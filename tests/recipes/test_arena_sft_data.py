@@ -16,8 +16,7 @@ PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}.") for i in range(1,
 EXAMPLE = Example("good", "Who is it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(4, 0))
 
 
-def named(name, **fields):
-  return dataclasses.replace(EXAMPLE, id=name, question=f"Who is {name}?", **fields)
+named = lambda name, **fields: dataclasses.replace(EXAMPLE, id=name, question=f"Who is {name}?", **fields)
 
 
 def weighed(recipe, example, turns):

@@ -48,8 +48,7 @@ def play(agent, script, results=(), **switches):
   return recipe, episode, tape
 
 
-def answer(agent):
-  return ANSWERS[AGENTS[agent].answered]
+answer = lambda agent: ANSWERS[AGENTS[agent].answered]
 
 
 @pytest.mark.parametrize("agent", AGENTS)

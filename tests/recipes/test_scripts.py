@@ -55,8 +55,7 @@ def maker(name, index, **switches):
   return demonstrations.Maker(settings.of(config))
 
 
-def played(made, *examples):
-  return asyncio.run(made.many(examples, 0))
+played = lambda made, *examples: asyncio.run(made.many(examples, 0))
 
 
 @pytest.mark.parametrize("name", VARIANTS)

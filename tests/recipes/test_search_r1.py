@@ -20,8 +20,7 @@ STOPS = ("</search>", "</answer>")
 paper, shaped, repo = (recipes.get("search_r1", name) for name in ("paper", "format", "repo"))
 
 
-def scored(turns, recipe=paper):
-  return recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
+scored = lambda turns, recipe=paper: recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
 
 
 # ---- the episode ----------------------------------------------------------------------------------------------------
@@ -100,12 +99,14 @@ def test_notices_count_as_turns_and_a_search_that_finds_nothing_is_a_search():
   assert episode.num_searches == 1 and episode.searches[0].found == ()
 
 
-def test_a_full_context_ends_the_episode():
+def test_a_full_context_ends_the_episode_and_a_failed_tool_fails_it():
   room = len(paper.prompt.messages(EXAMPLE)[0]["content"]) + 40
   for said, tail in (("<search> x </search>", "search"), ("hm", "generate")):
     episode, tape = scripted.play(paper, EXAMPLE, [said], [[FRANCE]], room=room)
     assert episode.ended == "budget" and [event[0] for event in tape][-3:] == [tail, "full", "end"]
     assert paper.score(EXAMPLE, episode) == {"answer": 0.0}
+  with pytest.raises(ToolFailed):  # the caller that runs the episodes marks it as failed
+    scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
 
 
 def test_passages_are_cut_and_blocks_stay_closed():
@@ -115,11 +116,6 @@ def test_passages_are_cut_and_blocks_stay_closed():
   shown = episode.searches[0].text
   assert shown.endswith("</information>\n\n") and "Doc 2(Title: France)" in shown and len(shown) < 160
   assert episode.searches[0].found == (long, FRANCE)  # the record keeps the whole passages
-
-
-def test_a_failed_tool_fails_the_episode():
-  with pytest.raises(ToolFailed):  # the caller that runs the episodes marks it as failed
-    scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------

@@ -44,10 +44,7 @@ def believed(recipe, turns):
   return Episode.from_text(recipe, EXAMPLE, turns, facts={term: (1.0,) * len(some) for term, some in asked.items()})
 
 
-def earned(recipe, turns):
-  return recipe.reward(recipe.score(EXAMPLE, believed(recipe, turns)), 10**6)
-
-
+earned = lambda recipe, turns: recipe.reward(recipe.score(EXAMPLE, believed(recipe, turns)), 10**6)
 ROWS = [(name, *row) for name in ("search_r1", "veritas") for row in table(name)]
 
 

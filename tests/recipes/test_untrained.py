@@ -58,12 +58,15 @@ def test_an_answer_in_a_thought_is_none(opened):
   assert not structs.opened([prompt, Segment(MODEL, (), "well </think> so")])
 
 
-def test_rag_searches_once():
+def test_rag_searches_once_if_the_context_has_room():
   episode, searched, said = tape("paper", [f"so {ANSWER}"], [[FILM, TOWN]])
   assert searched == [QUESTION] and len(said) == 1 and episode.num_searches == 1
   assert "Ann Lee leads it." in episode.turns[0].text and episode.turns[0].query == QUESTION
   episode, _, _ = tape("paper", ["I do not know"], [[]])
   assert episode.ended == "eos" and recipes.get("untrained").outcome(EXAMPLE, episode) == 0.0
+  room = len(recipes.get("untrained").prompt.messages(EXAMPLE)[0]["content"]) + 10
+  episode, _, said = tape("paper", [], [[FILM]], room=room)
+  assert episode.ended == "budget" and said == [] and episode.num_searches == 0
 
 
 def test_ircot_searches_for_each_thought():
@@ -113,12 +116,6 @@ def test_a_judge_says_what_is_right(verdict):
   assert recipes.get("untrained").outcome(EXAMPLE, episode) == 1.0
 
 
-def test_full_contexts_end():
-  room = len(recipes.get("untrained").prompt.messages(EXAMPLE)[0]["content"]) + 10
-  episode, _, said = tape("paper", [], [[FILM]], room=room)
-  assert episode.ended == "budget" and said == [] and episode.num_searches == 0
-
-
 def test_sentences_are_copied_whatever_their_case_spaces_and_signs():
   shown = (Passage("a", "O’Neill", "It’s by the “Lee” – a\nfirm. Nobody knows."),)
   text = "o'neill It's by the \"Lee\" - a firm. It's by LEE. NOBODY knows. "
@@ -157,9 +154,7 @@ def play(preset, script, results=(), example=EXAMPLE, switches=None, **options):
   return recipe, episode, asked, [text for kind, text, *_ in tape if kind == "search"]
 
 
-def row(recipe, example, episode):
-  (scored,) = rewards.score(recipe, [example], [episode], 0)
-  return harness.prediction(recipe, scored)
+row = lambda recipe, example, episode: harness.prediction(recipe, *rewards.score(recipe, [example], [episode], 0))
 
 
 def sure(*verdicts, switches=None, results=((FILM, TOWN),), example=EXAMPLE):

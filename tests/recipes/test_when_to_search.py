@@ -34,12 +34,8 @@ def searching(*queries, answer="Harald III", begin=THINK, reflect=REFLECT, found
   return [*turns, ("model", f"{said}<answer> {answer} </answer>")]
 
 
-def episode(turns, recipe=exact, **facts):
-  return Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
-
-
-def scored(turns, recipe=exact, **facts):
-  return recipe.score(EXAMPLE, episode(turns, recipe, **facts))
+episode = lambda turns, recipe=exact, **facts: Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
+scored = lambda turns, recipe=exact, **facts: recipe.score(EXAMPLE, episode(turns, recipe, **facts))
 
 
 # ---- the episode ----------------------------------------------------------------------------------------------------
@@ -216,12 +212,8 @@ def test_unified_pays_both_at_once():
 
 
 def test_the_trigger():
-  def rows(*values):
-    return [
-      {"step": 30 * number, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
-      for number, value in enumerate(values)
-    ]
-
+  one = lambda step, value: {"step": step, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
+  rows = lambda *values: [one(30 * number, value) for number, value in enumerate(values)]
   settled = lambda *values, patience=2: settled_step(rows(*values), metric="evaluation/em", patience=patience)
   assert settled() is settled(0.1) is settled(0.1, 0.2) is settled(0.1, 0.2, 0.3) is settled(0.1, 0.0, 0.2) is None
   assert settled(0.1, 0.1, 0.0) == 60 and settled(0.1, None, 0.1, 0.0, 0.5) == 90  # steps without an evaluation
