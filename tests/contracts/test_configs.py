@@ -17,7 +17,7 @@ from ragrl_jax.testing import scripted
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.py"))
-PAPERS = [path for path in FILES if path.stem != "quickstart"]
+WITH_SMOKE = [path for path in FILES if path.stem != "quickstart"]
 VARIANTS = {
   "quickstart": ("", "sft"),
   "agent": ("", "smoke"),
@@ -171,7 +171,7 @@ def test_a_judged_pair_is_not_longer_than_in_training():
   assert config.judge.max_tokens >= config.retrieval.top_k * passage + config.rollout.max_new_tokens + 200
 
 
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", WITH_SMOKE, ids=lambda path: path.stem)
 def test_smoke_changes_sizes_only(path):
   full, small = config_lib.load(path), config_lib.load(path, "smoke")
   full.optimizer.warmup_steps = small.optimizer.warmup_steps  # a length, and lengths may differ
@@ -182,7 +182,7 @@ def test_smoke_changes_sizes_only(path):
 
 def test_smoke_replaces_the_judges_that_the_page_names():
   replaced = {}
-  for name, variant in [*((path.stem, "") for path in PAPERS), ("arena", "judge")]:
+  for name, variant in [*((path.stem, "") for path in WITH_SMOKE), ("arena", "judge")]:
     full, small = config_lib.load(name, variant), config_lib.load(name, f"{variant},smoke".strip(","))
     if full.judge.kind != small.judge.kind:
       replaced[f"{name}:{variant}".strip(":")] = small.judge.kind
@@ -273,7 +273,7 @@ def test_cares_command_for_longbench_starts():
     evaluate.evaluate(config, "nowhere", "hotpotqa.jsonl", "nowhere")
 
 
-@pytest.mark.parametrize("name", [path.stem for path in PAPERS if path.stem != "small"])
+@pytest.mark.parametrize("name", [path.stem for path in WITH_SMOKE if path.stem != "small"])
 def test_every_recipe_can_have_a_teacher(name):
   config = config_lib.load(name, "opsd")
   assert settings.of(config).loss.teacher == settings.of(config_lib.load("search_r1", "opsd")).loss.teacher

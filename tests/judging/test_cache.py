@@ -92,11 +92,12 @@ def judge_for_ever(file, start, said):
     said.send(number + 10)
 
 
+@pytest.mark.slow  # the first fork waits for a server that imports JAX
 def test_two_killed_writers_leave_complete_verdicts(tmp_path):
   file, writers = tmp_path / "v", {}
   for start in (0, 100_000):
     pipe, said = FORKS.Pipe(duplex=False)
-    writers[start] = pipe, FORKS.Process(target=judge_for_ever, args=(file, start, said))
+    writers[start] = pipe, FORKS.Process(target=judge_for_ever, args=(file, start, said), daemon=True)
     writers[start][1].start()
     said.close()
   told = {start: next(n for n in iter(pipe.recv, None) if n - start >= 50) for start, (pipe, _) in writers.items()}

@@ -22,7 +22,8 @@ def made_once(make):
   return pytest.fixture(scope="module")(lambda tmp_path_factory: make(tmp_path_factory.mktemp("judge")))
 
 
-t5_folder, decoder_folder = map(made_once, (judge_folders.t5, judge_folders.decoder))
+t5_folder = made_once(judge_folders.t5)
+decoder_folder = made_once(judge_folders.decoder)
 
 
 def share(logits, yes, no):

@@ -159,7 +159,8 @@ def test_bytes_of_the_real_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize(("file", "text", "says"), [
-  ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast"}', "no EOS id.*Name one as eos_token_id"),
+  ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": null}',
+   "no EOS id.*Name one as eos_token_id"),
   ("generation_config.json", '{"eos_token_id": [5, 99999]}', "EOS id 99999, but the tokenizer knows"),
   ("generation_config.json", '{\n"eos_token_id": 1,,\n}', "generation_config.json:2: not JSON"),
 ])  # fmt: skip

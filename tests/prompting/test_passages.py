@@ -109,10 +109,10 @@ def test_a_long_passage_is_cut_and_its_neighbours_are_not():
 @pytest.mark.parametrize(("cut", "text", "limit", "left"), [
   # Six bytes. The fourth and fifth start a character that a cut after five bytes would split.
   (passages.cut, "\u6771\u4eac", 5, "\u6771"), (passages.cut, "\u6771\u4eac", 6, "\u6771\u4eac"),
-  (passages.cut, "\u6771", 2, ""), (passages.cut_middle, "abcdefgh", 8, "abcdefgh"),
+  (passages.cut, "\u6771", 2, ""), (passages.cut_middle, "ab", 0, ""), (passages.cut_middle, "abcdefgh", 8, "abcdefgh"),
   (passages.cut_middle, "abcdefgh", 5, "abcgh"), (passages.cut_middle, "abcdefgh", 1, "a"),
   # Three bytes per character, so the 4 bytes at each end hold one whole character.
-  (passages.cut_middle, "ab", 0, ""), (passages.cut_middle, "\u6771\u4eac\u90fd\u5e02", 8, "\u6771\u5e02"),
+  (passages.cut_middle, "\u6771\u4eac\u90fd\u5e02", 8, "\u6771\u5e02"),
 ])  # fmt: skip
 def test_a_cut_at_the_end_or_in_the_middle_leaves_no_partial_character(cut, text, limit, left):
   assert cut(text, ByteTokenizer(), limit) == left

@@ -120,8 +120,9 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   over = threading.Event()
   script = [503, 429, "Answer: x", 500, 500, 500, over]
   server = serve(lambda model, prompt: script.pop(0))
-  of = lambda text, **settings: endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
-  ask = lambda *words, **settings: asyncio.run(of(*words, **settings))
+  ask = lambda text, **settings: asyncio.run(
+    endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
+  )
   assert ask("one", sampling=dict(temperature=0.5)) == client.Completion("Answer: x")  # at the third attempt
   assert server.asked[0]["temperature"] == 0.5
   with pytest.raises(ToolFailed, match="gave no answer after 3 calls: status 500"):

@@ -134,7 +134,8 @@ README = pathlib.Path(recipes.__file__).parent / "lear" / "README.md"
 def earned(text, right, **switches):
   """(reward, the tricks that are seen) of a played reply; a token is a byte here, for all lengths alike."""
   recipe = recipes.get("lear", **switches)
-  episode, _ = scripted.play(recipe, EXAMPLE, [text, *["Paris</answer>" if right else "Oslo</answer>"] * 2])
+  probe = "Paris</answer>" if right else "Oslo</answer>"
+  episode, _ = scripted.play(recipe, EXAMPLE, [text, probe, probe])
   found = recipe.unearned(EXAMPLE, episode)
   return recipe.reward(recipe.score(EXAMPLE, episode), 1), {name for name, done in found.items() if done}
 

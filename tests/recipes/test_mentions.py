@@ -18,7 +18,7 @@ EXAMPLE = Example(
   "q1", "What is the capital of Norway?", ("Oslo",), (Passage("a", "Norway", "Its capital is Oslo."),),
   supporting=(0,), evidence=((0, "Its capital is Oslo."),),
 )  # fmt: skip
-FOUND = EXAMPLE.passages
+FOUND = (Passage("p", "Norway", "Its capital is Oslo."),)  # not the one that the question has
 SPOKEN = ("agent", "tool_agent")  # their answers and searches are messages and calls, not tags in a text
 EVERY = [
   (name, preset)
