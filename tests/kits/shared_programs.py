@@ -4,6 +4,7 @@ Each has jitted functions of its own. Without sharing, most of a small run's tim
 """
 
 import contextlib
+import dataclasses
 import hashlib
 
 import jax
@@ -13,8 +14,9 @@ from flax import nnx
 from ragrl_jax.engine import programs
 from ragrl_jax.learner import learner, trained
 
-KEPT = {}  # (class, what its programs depend on, name of the program) → the program
-_making = []  # what the programs of the learners under construction depend on
+KEPT = {}  # (class, name of the program, what it depends on) → the program
+GRADIENTS = {"zeros", "accumulate", "_accumulate_all", "_add", "_score", "_values"}  # do not depend on the optimizer
+_making = []  # what the programs of the learners under construction depend on; their optimizers' settings
 
 
 @contextlib.contextmanager
@@ -23,18 +25,21 @@ def shared():
   makers = {one: one.__init__ for one in (learner.Learner, trained.Trained, programs.Programs)}
 
   def make_learner(self, model, settings, optimizer, *, mesh=None, **how):
-    _making.append((settings, optimizer, mesh, nnx.graphdef(model)))
+    critic = dataclasses.replace(settings.critic, optimizer=None)
+    rates = _rates(optimizer), critic.kind != "none" and _rates(settings.critic.optimizer)
+    _making.append(((dataclasses.replace(settings, critic=critic), mesh, nnx.graphdef(model)), rates))
     try:
       makers[learner.Learner](self, model, settings, optimizer, mesh=mesh, **how)
     finally:
-      key = _making.pop()
-    _keep(self, key)
+      made_of = _making.pop()
+    _keep(self, *made_of)
 
   def make_trained(self, model, optimizer, objective, *, names, **how):
     makers[trained.Trained](self, model, optimizer, objective, names=names, **how)
     shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves((self.params, self.frozen)))
     if _making:  # two optimizers alone cannot be compared
-      _keep(self, (_making[-1], self.graphdef, names, shapes))
+      of, rates = _making[-1]
+      _keep(self, (of, self.graphdef, names, shapes), rates)
 
   def make_programs(self, graphdef, stops, layout, **how):
     makers[programs.Programs](self, graphdef, stops, layout, **how)
@@ -50,7 +55,13 @@ def shared():
       one.__init__ = make
 
 
-def _keep(one, key):
+def _rates(optimizer):
+  """The settings without the number of steps, unless the rate falls with it."""
+  steps = optimizer.total_steps if optimizer.schedule in ("cosine", "linear") else optimizer.warmup_steps + 1
+  return dataclasses.replace(optimizer, total_steps=steps)
+
+
+def _keep(one, key, rates=None):
   for name, value in list(vars(one).items()):
     if isinstance(value, jax.stages.Wrapped):
-      setattr(one, name, KEPT.setdefault((type(one), key, name), value))
+      setattr(one, name, KEPT.setdefault((type(one), name, key, None if name in GRADIENTS else rates), value))
