@@ -24,6 +24,8 @@ pytestmark = pytest.mark.usefixtures("rewarding")
 def settings(world, variant=""):
   config = tiny_world.config(world, variant=variant)
   config.steps, config.checkpoint.every = 4, 50
+  if variant == "sft":
+    config.rollout.context, config.learner.row_lengths = 256, ()  # chosen as steps need them: 256
   return config
 
 
@@ -101,7 +103,7 @@ def test_a_run_that_has_reached_its_goal_is_over(world, tmp_path, variant, begin
 def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path, draws):
   """Whether its transcripts are read or drawn: then they are those of their step, and no file is needed."""
   config, asked = settings(world, "sft"), []
-  config.data.train, config.learner.row_lengths = ("drawn", (192,)) if draws else (config.data.train, ())
+  config.data.train, config.learner.row_lengths = ("drawn", (256,)) if draws else (config.data.train, ())
 
   def drawn(step):
     asked.append(step)
