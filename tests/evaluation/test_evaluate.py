@@ -149,7 +149,7 @@ def test_a_probe_plays_an_engine_with_each_retriever(place, config, whole):
 
 def test_other_prompts_and_other_noise_are_another_evaluation(place, config, whole):
   assert whole[0]["settings"]["other"] == {"prompting.chat": False, "prompting.tokenizer": "bytes"}
-  for name, change in (("prompting.markers", "own"), ("rollout.kv_dtype", "int8")):
+  for name, change in (("prompting.markers", "own"), ("rollout.kv_dtype", "float32")):
     other = config.copy_and_resolve_references()
     section, _, last = name.partition(".")
     other[section][last] = change
