@@ -147,14 +147,15 @@ def test_a_probe_plays_an_engine_with_each_retriever(place, config, whole):
     probed("none")
 
 
-def test_other_prompts_and_other_noise_are_another_evaluation(place, config, whole):
-  assert whole[0]["settings"]["other"] == {"prompting.chat": False, "prompting.tokenizer": "bytes"}
-  for name, change in (("prompting.markers", "own"), ("rollout.kv_dtype", "float32")):
-    other = config.copy_and_resolve_references()
-    section, _, last = name.partition(".")
-    other[section][last] = change
-    with pytest.raises(ValueError, match=f"other settings .other: .*{name}"):
-      run(place, other, "whole")
+def test_other_prompts_and_other_noise_are_another_evaluation(made, place, config, whole):
+  usual = {"prompting.chat": False, "prompting.tokenizer": "bytes"}
+  assert whole[0]["settings"]["other"] == usual
+  config.prompting.markers = "own"
+  with pytest.raises(ValueError, match="other settings .other: .*prompting.markers"):
+    run(place, config, "whole")
+  config.prompting.markers, config.rollout.kv_dtype = made[1].prompting.markers, "int8"
+  other = evaluate.described(settings.of(config), made[2], sample=False)["other"]
+  assert other == usual | {"rollout.kv_dtype": "int8"}
 
 
 def test_a_continued_runs_older_model_is_not_taken(tmp_path):
@@ -216,7 +217,7 @@ def test_methods_are_played_by_an_engine(place, config, recipe, switches):
   """Its words are nonsense; what counts is that stops, conversations and log-probabilities are an engine's."""
   name = "-".join(map(str, (recipe, *switches.values())))
   config.recipe, config.switches, config.data.max_examples = recipe, switches, 3
-  config.rollout.update(dict(context=2048, prefill=128, max_new_tokens=16))
+  config.rollout.update(dict(context=1024, max_new_tokens=16))
   metrics = run(place, config, name)
   assert metrics["n"] == 3 and metrics["failed"] == 0
   played = jsonl.read(place / name / "episodes.jsonl")

@@ -18,6 +18,11 @@ def folders(tmp_path_factory):
   return fake_evaluation.make(tmp_path_factory.mktemp("evaluations"), 90)
 
 
+@pytest.fixture(scope="module")
+def both(folders):
+  return evaluation_page.gather(folders)
+
+
 def test_one_evaluation(folders):
   path = evaluation_page.write([folders[1]])
   assert path == folders[1] / "report.html"
@@ -42,14 +47,18 @@ def test_one_evaluation(folders):
   assert {one["term"] for one in block[0][0]["judged"]} == {"information_think", "think_answer"}
 
 
-def test_two_evaluations(folders, tmp_path):
-  page = evaluation_page.write(folders, tmp_path / "two.html").read_text(encoding="utf-8")
-  data, said = evaluation_page.gather(folders), words(page)
-  whole = data["parts"][0]
+def test_two_evaluations(folders, both, tmp_path):
+  two = tmp_path / "two.html"
+  ragrl("report", f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={two}", says="two.html")
+  page = two.read_text(encoding="utf-8")
+  said, whole = words(page), both["parts"][0]
   assert whole["won"] > whole["lost"] > 0 and f"{whole['difference']:+.3f}" in said
   assert "before → after" in said and "Settings Where the evaluations differ." in said
-  assert [line["path"] for line in data["settings"]] == ["checkpoint"]
-  assert len(data["blocks"][0][0]) == 2 and data_of(page)["names"] == ["before", "after"]
+  assert [line["path"] for line in both["settings"]] == ["checkpoint"]
+  assert len(both["blocks"][0][0]) == 2 and data_of(page)["names"] == ["before", "after"]
+  shared, *alone = ({label for label, *_ in facts} for facts in (both["common"], *(r["facts"] for r in both["runs"])))
+  assert {"Recipe", "Retrieval"} <= shared and not any(shared & labels for labels in alone)  # said once
+  assert evaluation_page.gather(folders[:1])["common"] == []
 
 
 def test_a_page_holds_what_fits(folders):
@@ -93,13 +102,6 @@ def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_pa
   assert "Searches that found nothing new 0.250" in said and "own_measure 0.500" in said and "stale_" not in said
 
 
-def test_what_two_evaluations_share_is_said_once(folders):
-  found = evaluation_page.gather(folders)
-  shared, *alone = ({label for label, *_ in facts} for facts in (found["common"], *(r["facts"] for r in found["runs"])))
-  assert {"Recipe", "Retrieval"} <= shared and not any(shared & labels for labels in alone)
-  assert evaluation_page.gather(folders[:1])["common"] == []
-
-
 def test_hostile_text_is_data(folders, tmp_path):
   rows, kept = (list(jsonl.read(folders[0] / name)) for name in ("predictions.jsonl", "episodes.jsonl"))
   for one in rows:
@@ -123,9 +125,7 @@ def test_hostile_text_is_data(folders, tmp_path):
   assert page.count("<script") == page.count("</script>") == 6  # data, index, three blocks, script
 
 
-def test_the_command(folders, tmp_path):
-  ragrl("report", f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={tmp_path}/two.html", says="two.html")
-  assert (tmp_path / "two.html").exists()
+def test_evaluations_and_runs_have_no_common_page(folders, tmp_path):
   (tmp_path / "config.json").write_text("{}")
   done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
   assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr

@@ -94,23 +94,17 @@ def test_an_episode_that_failed_before_its_prompt(tmp_path):
   assert group["prompt"]["text"] == "prompt" and [one["segments"] == [] for one in group["samples"]] == [True, False]
 
 
-def test_a_search_before_the_prompt_has_a_verdict_of_its_own():
-  logged = row(0, 1)
-  logged["segments"][0] |= dict(query="first", found=[dict(id="g", title="t", text="x", score=None)])
-  logged["segments"][2]["found"] = [dict(id="h", title="t", text="x", score=1)]
-  assert excerpt.compact(logged)["segments"][1]["verdict"] == "no gold"
-
-
-def test_advantages_of_a_turn_or_of_its_tokens():
-  logged = row(0, 1)
-  for own, want in ((0.123456, 0.123), ([0.123456, -2.0], [0.123, -2.0])):
-    logged["segments"][1]["advantages"] = own
-    assert excerpt.compact(logged)["segments"][0]["advantages"] == want
-
-
 def test_the_fields_of_a_sample():
   sample = excerpt.compact(row(0, 1))
   said, seen = sample["segments"]  # the group holds the prompt once
   assert said == {"owner": "model", "tokens": 1, "stop": "</search>", "pieces": ["hello"], "logprobs": [-0.123]}
   assert [p["gold"] for p in seen["found"]] == [True, False] and seen["verdict"] == "gold"
   assert sample["reward"] == 0.123 and sample["terms"] == {"answer": 1.0, "format": None}
+  # A search before the prompt has a verdict of its own.
+  logged = row(0, 1)
+  logged["segments"][0] |= dict(query="first", found=[dict(id="g", title="t", text="x", score=None)])
+  logged["segments"][2]["found"] = [dict(id="h", title="t", text="x", score=1)]
+  assert excerpt.compact(logged)["segments"][1]["verdict"] == "no gold"
+  for own, want in ((0.123456, 0.123), ([0.123456, -2.0], [0.123, -2.0])):  # of a turn, or of its tokens
+    logged["segments"][1]["advantages"] = own
+    assert excerpt.compact(logged)["segments"][0]["advantages"] == want
