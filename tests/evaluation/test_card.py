@@ -101,13 +101,10 @@ def test_settings_are_compared_with_the_presets_and_a_users_own_switches_listed(
   other = run(tmp_path / "other", **given)
   lines = section(written(other), "Settings").splitlines()
   assert sorted(line for line in lines if line.startswith("| `")) == [
-    '| `judge.endpoint` | an address | "" |',
-    '| `judge.wording` | "words.txt" | "" |',
-    "| `loss.kl_coef` | 0.5 | 0.04 |",
-    '| `prompting.tokenizer` | "words.model" | "" |',
-    '| `retrieval.index` | an address | "" |',
-    "| `switches.bonus` | 3.0 | 10.0 |",
-  ]
+    '| `judge.endpoint` | an address | "" |', '| `judge.wording` | "words.txt" | "" |',
+    "| `loss.kl_coef` | 0.5 | 0.04 |", '| `prompting.tokenizer` | "words.model" | "" |',
+    '| `retrieval.index` | an address | "" |', "| `switches.bonus` | 3.0 | 10.0 |",
+  ]  # fmt: skip
   text = written(run(tmp_path / "own", recipe="quoter", switches={"quote_weight": 0.5}))
   assert "| `switches.quote_weight` | 0.5 |" in section(text, "Settings")
 

@@ -68,6 +68,7 @@ def test_means_and_calibration():
   assert found["confidence"] == pytest.approx(0.75) and found["brier"] == pytest.approx((0.01 + 0.36) / 2)
   assert found["ece"] == pytest.approx((0.1 + 0.6) / 2)
   assert episode_rows.summarise([]) == {} == episode_rows.summarise([dict(em=1.0, outcome=1.0, prediction="a")])
+  assert episode_rows.evidence(recipes.get("search_r1"), Example("1", "?", ("a",)), Episode(())) == {}
 
 
 GOLD = "The tower stands in Paris."
@@ -110,9 +111,3 @@ def test_the_answer_of_another_generator_counts():
   episode = Episode.from_text(recipe, example, [("model", "Answer: Rome")], facts=dict(answer="Paris"))
   assert harness.answer(recipe, episode) == "Paris"
   assert harness.answer(recipe, dataclasses.replace(episode, facts={})) == "Rome"
-
-
-def test_recipes_without_evidence_have_no_evidence_measures():
-  assert episode_rows.summarise([{"id": "1"}]) == {}
-  recipe = recipes.get("search_r1")
-  assert episode_rows.evidence(recipe, Example("1", "?", ("a",)), Episode(())) == {}

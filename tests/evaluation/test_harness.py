@@ -159,8 +159,10 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
   assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
 
 
-def test_a_kill_between_the_sorting_of_two_files(tmp_path):
-  evaluate(tmp_path)
+def test_a_kill_between_the_sorting_of_two_files_and_a_second_process(tmp_path):
+  with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
+    evaluate(tmp_path)
+  assert evaluate(tmp_path)["n"] == 9
   path = tmp_path / "predictions.jsonl"
   lines = path.read_text().splitlines(keepends=True)
   path.write_text("".join(lines[::-1]))  # the episodes are in order already
@@ -214,12 +216,6 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
     evaluate(tmp_path, EXAMPLES[:4])
   with pytest.raises(ValueError, match="with one seed: choose another --out"):
     evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
-
-
-def test_two_processes_do_not_write_to_one_folder(tmp_path):
-  with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
-    evaluate(tmp_path)
-  assert evaluate(tmp_path)["n"] == 9
 
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
@@ -284,8 +280,8 @@ def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
   assert score([dataclasses.replace(one, supporting=()) for one in EXAMPLES[:3]])["n"] == 3  # no judge read these
 
 
-@pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json"])
-@pytest.mark.parametrize("place, seeds", [("", 1), ("", 2), ("seed_1", 2)])
+@pytest.mark.parametrize("mark, place, seeds", [("metrics.jsonl", "", 1), ("index.json", "", 2),
+                                                ("metrics.jsonl", "seed_1", 2)])  # fmt: skip
 def test_a_run_or_an_index_is_not_written_into(tmp_path, mark, place, seeds):
   (tmp_path / place).mkdir(exist_ok=True)
   (tmp_path / place / mark).write_text("{}")

@@ -81,14 +81,11 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
   for run in runs.values():
     commands += commands_of.evaluation(papers.PAPERS["lear"], main.columns[0], run).split(" && ")
   small = {
-    r"hf:RUC-NLPIR/FlashRAG_datasets/nq/(\w+)": rf"{tmp_path}/nq_\1.jsonl",
-    "DPR_INDEX": f"{tmp_path}/index",
+    r"hf:RUC-NLPIR/FlashRAG_datasets/nq/(\w+)": rf"{tmp_path}/nq_\1.jsonl", "DPR_INDEX": f"{tmp_path}/index",
     "--config.model.path=Qwen/Qwen2.5-1.5B-Instruct": "--config.prompting.tokenizer=bytes",
-    "--checkpoint": "--config.prompting.tokenizer=bytes --checkpoint",
-    "=out/lear": f"={tmp_path}/out",
-    r"--config=(lear:\S+)": r"--config=\1,smoke",
-    r"--config=lear ": "--config=lear:smoke ",
-  }
+    "--checkpoint": "--config.prompting.tokenizer=bytes --checkpoint", "=out/lear": f"={tmp_path}/out",
+    r"--config=(lear:\S+)": r"--config=\1,smoke", r"--config=lear ": "--config=lear:smoke ",
+  }  # fmt: skip
   own = [f"--config.data.{name}={tmp_path}/nq_{split}.jsonl" for name, split in zip(("train", "evaluate"), splits)]
   folders = []
   for command in dict.fromkeys(commands):

@@ -86,14 +86,12 @@ def test_citations_of_the_newest_results():
   assert only(again[4]) == [] and not again[1]["found"][1]["cited"]
 
 
-def test_a_prompt_after_a_search_without_results_is_not_cited():
+def test_a_prompt_after_a_search_without_results_is_not_cited_and_spans_do_not_overlap():
   made = row("As rule [1] says, Velmar.", prompt="Rules:\n1. cite\nWhere?")
   made["segments"][0] |= dict(query="who", found=[])
   first, said = kept_traces.marked(made)
   assert first == {"found": []} and not only(said)
-
-
-def test_overlapping_spans_keep_the_first():
+  # Of overlapping spans the first one is kept.
   spans = [(2, 6, "found", "one"), (4, 9, "near", "two"), (9, 9, "cite", "empty"), (0, 1, "cite", "three")]
   assert kept_traces.runs("abcdefghij", spans) == [["a", "cite", "three"], ["b"], ["cdef", "found", "one"], ["ghij"]]
   assert kept_traces.runs("", []) == [[""]]
