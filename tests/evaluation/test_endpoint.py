@@ -82,7 +82,10 @@ def test_search_r1_is_played_as_a_chat_and_its_price_is_counted(place, monkeypat
   assert [segment["owner"] for segment in row["segments"]] == ["environment", "model", "environment", "model"]
 
 
-def test_a_killed_evaluation_pays_for_no_answer_twice(place):
+def test_a_killed_or_refused_evaluation_pays_for_no_answer_twice(place):
+  with serving(lambda messages, n: 404) as (url, _):
+    with pytest.raises(ConnectionError, match="status 404.*Check the address, the model and the key"):
+      run(place, config_of(place, url), "refused")
   with serving(lambda messages, n: searching(messages, n) if n < 5 else 401) as (url, _):
     config = config_of(place, url, concurrency=1)
     config.retrieval.max_failed_share = 0.0
@@ -96,12 +99,6 @@ def test_a_killed_evaluation_pays_for_no_answer_twice(place):
     config.endpoint.url = url
     with pytest.raises(ValueError, match="other settings.*endpoint"):  # a model elsewhere is another model
       run(place, config, "killed")
-
-
-def test_a_server_that_refuses_everything_ends_the_evaluation(place):
-  with serving(lambda messages, n: 404) as (url, _):
-    with pytest.raises(ConnectionError, match="status 404.*Check the address, the model and the key"):
-      run(place, config_of(place, url), "refused")
 
 
 def test_samples_differ_and_repeat(place):

@@ -158,7 +158,7 @@ def test_other_prompts_and_other_noise_are_another_evaluation(made, place, confi
   assert other == usual | {"rollout.kv_dtype": "int8"}
 
 
-def test_a_continued_runs_older_model_is_not_taken(tmp_path):
+def test_where_checkpoints_are_found_and_a_continued_runs_older_model_is_not_taken(tmp_path):
   (tmp_path / "model").mkdir()
   for name in ("config.json", "model.safetensors"):
     (tmp_path / "model" / name).write_text("{}")
@@ -168,20 +168,13 @@ def test_a_continued_runs_older_model_is_not_taken(tmp_path):
   assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 100)  # the version of its weights
   (tmp_path / "finished.json").unlink()  # the run goes on
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 100)
-  (tmp_path / "checkpoints" / "150").mkdir()
+  for step in (8, 150):
+    (tmp_path / "checkpoints" / str(step)).mkdir()
+    assert evaluate.locate(tmp_path / "checkpoints" / str(step)) == (None, tmp_path / "checkpoints", step)
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 150)
-  assert evaluate.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
-
-
-def test_where_checkpoints_are_found(place, tmp_path):
-  assert evaluate.locate(place / "model") == (place / "model", None, 0)
-  assert evaluate.locate(place) == (place / "model", None, 0)  # the model of a finished run
-  (tmp_path / "checkpoints" / "40").mkdir(parents=True)
-  (tmp_path / "checkpoints" / "8").mkdir()
-  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 40)
-  assert evaluate.locate(tmp_path / "checkpoints" / "8") == (None, tmp_path / "checkpoints", 8)
   with pytest.raises(FileNotFoundError, match="no model here"):
     evaluate.locate(tmp_path / "nowhere")
+  assert evaluate.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
 
 
 def test_the_evaluator_measures_when_it_is_due(made, place, config):
