@@ -18,11 +18,6 @@ def folders(tmp_path_factory):
   return fake_evaluation.make(tmp_path_factory.mktemp("evaluations"), 90)
 
 
-@pytest.fixture(scope="module")
-def both(folders):
-  return evaluation_page.gather(folders)
-
-
 def test_one_evaluation(folders):
   path = evaluation_page.write([folders[1]])
   assert path == folders[1] / "report.html"
@@ -32,9 +27,8 @@ def test_one_evaluation(folders):
   said, metrics = words(page), json.loads((folders[1] / "metrics.json").read_text())
   assert "Checkpoint …/run/checkpoints/70" in said and 'title="/data/me/out/run/checkpoints/70"' in page
   assert metrics["price"] > 0 and f"on 1 x NVIDIA H100 Price {metrics['price']:,.4g}" in said
-  assert "index out/index, kind bm25, top_k 3" in said
   assert f"Exact match {metrics['em']:.3f}" in said and "1 question failed" in said
-  assert f"Set musique {metrics['by_source']['musique']['n']}" in said
+  assert f"Set musique {metrics['by_source']['musique']['n']}" in said and "index out/index, kind bm25, top_k 3" in said
   assert "All 90 questions with their episodes are in this page." in said
   assert "Reward term information_think" in said and f"F1 over letters {metrics['char_f1']:.3f}" in said
   index = unpacked(page, "questions-index")
@@ -47,8 +41,8 @@ def test_one_evaluation(folders):
   assert {one["term"] for one in block[0][0]["judged"]} == {"information_think", "think_answer"}
 
 
-def test_two_evaluations(folders, both, tmp_path):
-  two = tmp_path / "two.html"
+def test_two_evaluations(folders, tmp_path):
+  both, two = evaluation_page.gather(folders), tmp_path / "two.html"
   ragrl("report", f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={two}", says="two.html")
   page = two.read_text(encoding="utf-8")
   said, whole = words(page), both["parts"][0]
@@ -89,6 +83,9 @@ def test_what_is_no_finished_evaluation(folders, tmp_path):
   ):  # fmt: skip
     with pytest.raises(ValueError, match=says):
       evaluation_page.gather(given)
+  (tmp_path / "config.json").write_text("{}")
+  done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
+  assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr
 
 
 def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_path):
@@ -112,20 +109,12 @@ def test_hostile_text_is_data(folders, tmp_path):
       segment |= dict(text=HOSTILE, query=HOSTILE)
       for passage in segment.get("found") or ():
         passage |= dict(title=HOSTILE, text=HOSTILE)
-  folder = tmp_path / "<b>bad"
-  folder.mkdir()
-  metrics = json.loads((folders[0] / "metrics.json").read_text())
-  metrics |= {"settings": {"checkpoint": HOSTILE, "data": HOSTILE}, "terms": {HOSTILE: 0.5}}
-  (folder / "metrics.json").write_text(json.dumps(metrics))
+  folder, metrics = tmp_path / "<b>bad", json.loads((folders[0] / "metrics.json").read_text())
   for name, some in (("predictions.jsonl", rows), ("episodes.jsonl", kept)):
     jsonl.write(folder / name, some)
+  metrics |= {"settings": {"checkpoint": HOSTILE, "data": HOSTILE}, "terms": {HOSTILE: 0.5}}
+  (folder / "metrics.json").write_text(json.dumps(metrics))
   page = evaluation_page.write([folder]).read_text(encoding="utf-8")
   markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
   assert "<img" not in markup and "<a href='java" not in markup and "<b>" not in markup and "alert(" in markup
   assert page.count("<script") == page.count("</script>") == 6  # data, index, three blocks, script
-
-
-def test_evaluations_and_runs_have_no_common_page(folders, tmp_path):
-  (tmp_path / "config.json").write_text("{}")
-  done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
-  assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr
