@@ -139,7 +139,7 @@ def test_a_server_that_continues_a_text_has_results_in_the_assistants_turn(place
 
   with serving(answer) as (url, server):
     metrics = run(place, config_of(place, url, "released", dict(agent="research"), protocol=protocol), protocol)
-  assert metrics["em"] == 1.0 and metrics["searches"] == 1.0 and metrics["measure"]["calls"] == 2.0
+  assert (metrics["em"], metrics["searches"], metrics["measure"]["calls"]) == (1.0, 1.0, 2.0)
   (_, second) = (body for body in server.asked if number_of(body.get("messages") or body["prompt"]) == "2")
   continued = "<search> town 2 </search> <result>\nTown 2\nTown 2 is where 2 is.\n</result>"
   if protocol == "completions":

@@ -71,8 +71,8 @@ def whole(made):
 def test_a_checkpoint_is_scored(made, place, config, whole):
   metrics, got = whole
   assert [row["id"] for row in got] == [e.id for e in EXAMPLES] and metrics["n"] == 7
-  assert metrics["by_hops"]["1"]["n"] == 4 and metrics["settings"]["retrieval"]["top_k"] == 1
-  assert metrics["settings"]["retrieval"]["encoder"]["kind"] == "hashing"
+  found = metrics["settings"]["retrieval"]
+  assert (metrics["by_hops"]["1"]["n"], found["top_k"], found["encoder"]["kind"]) == (4, 1, "hashing")
   assert all(row["ended"] != "failed" and row["response_tokens"] > 0 for row in got)
   assert metrics["devices"] == "8 x cpu" and metrics["price"] == pytest.approx(1000 * metrics["seconds"], abs=1)
   assert made[1].model.path == ""  # the caller's config is not changed

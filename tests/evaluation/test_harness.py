@@ -219,10 +219,9 @@ def regold(town, number=10):
 def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, caplog, after):
   """q6 and q7 say "town 6 hall": with these golds the two are right, and q0 to q5 ("Town 0.") are not."""
   killed(tmp_path, after=after) if after else evaluate(tmp_path)
-  before = {row["id"]: row for row in rows(tmp_path)}
-  asked = []
+  before, asked = {row["id"] for row in rows(tmp_path)}, []
   m = evaluate(tmp_path, examples=regold("town {} hall"), play=functools.partial(play, noted=asked))
-  assert len(asked) == (3 if after else 0) and not set(asked) & set(before)  # no kept answer is played again
+  assert len(asked) == (3 if after else 0) and not set(asked) & before  # no kept answer is played again
   assert m["em"] == pytest.approx(2 / 9) and "their golds" in caplog.text and "without playing" in caplog.text
   assert m["em"] == evaluate(tmp_path / "new", examples=regold("town {} hall"))["em"]
   assert rows(tmp_path) == rows(tmp_path / "new")  # lengths in tokens included
@@ -359,8 +358,8 @@ def test_training_excludes_answers_without_a_verdict_from_the_outcome(preset, un
   judged = recipes.get("when_to_search", preset)
   turns = [("model", "<think> a </think><reflect> b </reflect><answer> x </answer>")]
   of = lambda example, verdict: structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict))
-  made = [*map(of, EXAMPLES, (1.0, None, None))]
-  made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
+  *made, last = map(of, EXAMPLES, (1.0, None, None))
+  made.append(dataclasses.replace(last, ended="failed", failure="down"))
   metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
   assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
   assert rewards.Scorer(metric="outcome").measure(judged, EXAMPLES[:3], made, 1) == [1.0, None, None]
