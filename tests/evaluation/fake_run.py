@@ -65,9 +65,8 @@ def example(rng, number):
   hops = 1 + number % 2
   second = f"In which town was the friend of {gold[0].title}, who made maps, born?"
   question = f"Where did {gold[0].title} live?" if hops == 1 else second
-  return structs.Example(
-    f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, tuple(range(hops)), source="made-up", hops=hops
-  )
+  of = dict(supporting=tuple(range(hops)), source="made-up", hops=hops)
+  return structs.Example(f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, **of)
 
 
 def episode(rng, tokenizer, question, index, sample, skill):
@@ -101,11 +100,9 @@ def episode(rng, tokenizer, question, index, sample, skill):
   text = "<think>I do not know yet, so I shall think about it once more" if late else told
   stop = ANSWER if not late else "length" if sample % 2 else "eos"
   said.append(segment(structs.MODEL, text, stop=stop))
-  return structs.Episode(
-    tuple(said), version=0, ended="answer" if stop == ANSWER else stop, prompt_index=index, sample=sample,
-    example_id=question.id,
-    facts={"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {},
-  )  # fmt: skip
+  facts = {"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {}
+  of = dict(version=0, prompt_index=index, sample=sample, example_id=question.id, facts=facts)
+  return structs.Episode(tuple(said), ended="answer" if stop == ANSWER else stop, **of)
 
 
 def step_rows(step, skill, *, prompts=4, group=6):
@@ -140,17 +137,13 @@ def step_metrics(rng, step, skill):
   noise = lambda scale: float(rng.normal(0, scale))
   answer = min(1.0, max(0.0, 0.1 + 0.85 * skill + noise(0.04)))
   seconds = {
-    "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)), "retrieval_wait": 0.18 + abs(noise(0.03)), "judge_wait": 0.0,
-    "scoring": 0.31 + abs(noise(0.02)), "update": 0.9 + abs(noise(0.08)), "weights": 0.06,
+    "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)) + 9 * (step == 1), "retrieval_wait": 0.18 + abs(noise(0.03)),
+    "judge_wait": 0.0, "scoring": 0.31 + abs(noise(0.02)), "update": 0.9 + abs(noise(0.08)), "weights": 0.06,
   }  # fmt: skip
-  if step == 1:
-    seconds["rollout"] += 9
-  tokens = 5200 + 900 * skill
   return {
     "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
     "term": {"answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
-             "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))},
-    "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
+    "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))}, "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
     "outcome": answer, "searches": 0.8 + 0.75 * skill + noise(0.05), "response_tokens": 42 + 20 * skill + noise(1.5),
     "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)), "kl": 0.002 + 0.06 * skill**2 + abs(noise(0.003)),
     "old_kl": abs(noise(0.001)),
@@ -159,8 +152,8 @@ def step_metrics(rng, step, skill):
     "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))), "failed_share": 0.0,
     "learning_rate": 5e-4 * min(1.0, step / 10),
     "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
-    "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
-    "bottleneck": max(seconds, key=seconds.get),
+    "tokens_per_second": (5200 + 900 * skill) / sum(seconds.values()), "bottleneck": max(seconds, key=seconds.get),
+    "seconds": {**seconds, "step": sum(seconds.values())},
     **({"warning/little_signal": "Most tokens have advantage 0."} if step > 110 else {}),
   }  # fmt: skip
 
@@ -187,8 +180,7 @@ def answered(rng, skill, number=150):
 
 
 def make(workdir, *, steps=120, logged_every=5):
-  workdir = pathlib.Path(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
+  (workdir := pathlib.Path(workdir)).mkdir(parents=True, exist_ok=True)
   config = config_lib.default_config()
   config.steps = steps
   (workdir / "config.json").write_text(config.to_json(indent=2))
@@ -199,21 +191,17 @@ def make(workdir, *, steps=120, logged_every=5):
     writer.write(0, {"evaluation": evaluated(em(skill_at(0)), 0.9)})
     jsonl.write_step(workdir / jsonl.EVALUATIONS, 0, answered(np.random.default_rng(0), skill_at(0)))
     for step in range(1, steps + 1):
-      row = step_metrics(rng, step, skill_at(step))
+      row = step_metrics(rng, step, skill := skill_at(step))
       if step % (steps // 6) == 0:
-        skill = skill_at(step)
         row["evaluation"] = evaluated(em(skill), 0.9 + 0.8 * skill)
         jsonl.write_step(workdir / jsonl.EVALUATIONS, step, answered(np.random.default_rng(step), skill))
         row["seconds"] |= {"evaluate": 6.5, "checkpoint": 0.8}
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:
-        episodes.write_episodes(workdir, step, step_rows(step, skill_at(step)))
+        episodes.write_episodes(workdir, step, step_rows(step, skill))
 
-  def score(value, searches, wasted):
-    intervals = {"em_interval": [value - 0.05, min(1.0, value + 0.05)]}
-    intervals |= {"f1_interval": [value - 0.02, min(1.0, value + 0.08)]}
-    return evaluated(value, searches) | intervals | {"wasted_searches": wasted}
-
+  near = lambda em: dict(em_interval=[em - 0.05, min(1.0, em + 0.05)], f1_interval=[em - 0.02, min(1.0, em + 0.08)])
+  score = lambda em, searches, wasted: evaluated(em, searches) | near(em) | dict(wasted_searches=wasted)
   before, after = score(em(skill_at(0)), 0.9, 0.41), score(em(skill_at(steps)), 1.62, 0.05)
   summary = dict(em_before=before["em"], em_after=after["em"], searches_before=0.9, searches_after=1.62)
   summary |= dict(seconds=241.7, seed=0, before=before, after=after)

@@ -7,28 +7,27 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.evaluation import answer_recall, records
 from ragrl_jax.structs import Example, Passage
 
+HIT, MISS = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
+
 
 def test_recall_and_ndcg_by_hand():
   example = Example("1", "Where?", ("Paris",))
-  hit, miss = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
   titled = Passage("3", "Paris", "A city.")
-  found = answer_recall.measured([example] * 4, [[hit, miss], [miss, hit, titled], [miss, miss, hit], []], 2)
+  found = answer_recall.measured([example] * 4, [[HIT, MISS], [MISS, HIT, titled], [MISS, MISS, HIT], []], 2)
   # Recall@2: yes, yes (second), no (third), no. nDCG@2: 1; (1 / log2 3) over the best of the first two, 1; 0; 0.
   assert found["n"] == 4 and found["recall@2"] == 0.5
   # By DPR's rule a title does not count.
-  assert answer_recall.measured([example], [[miss, titled]], 2)["recall@2"] == 0.0
+  assert answer_recall.measured([example], [[MISS, titled]], 2)["recall@2"] == 0.0
   assert found["ndcg@2"] == pytest.approx((1 + 1 / math.log2(3)) / 4)
-  deeper = answer_recall.measured([example], [[miss, hit, Passage("4", "", "Paris.")]], 3)
-  gain = 1 / math.log2(3) + 1 / math.log2(4)
-  assert deeper["ndcg@3"] == pytest.approx(gain / (1 + 1 / math.log2(3)))
+  deeper = answer_recall.measured([example], [[MISS, HIT, Passage("4", "", "Paris.")]], 3)
+  assert deeper["ndcg@3"] == pytest.approx((1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3)))
   with pytest.raises(ValueError, match="no questions"):
     answer_recall.measured([], [], 5)
 
 
 def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
   """By the ids' split, and for HotpotQA by bridge questions alone: two questions, one with a hit at rank two."""
-  hit, miss = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
-  given = {0: (miss, hit), 7: (miss,)}
+  given = {0: (MISS, HIT), 7: (MISS,)}
   asked = [Example(f"dev_{i}", "Where?", ("Paris",), found, source="hotpotqa") for i, found in given.items()]
   measured = answer_recall.measured(asked, [example.passages for example in asked], 5)
   fill = lambda name: paper_runs.cells("lear", "Table 3", records.read(tmp_path / name))
@@ -42,14 +41,14 @@ def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
 
 
 def test_whole_words():
-  for text, gold in (
+  held = (
     ("Is it in Paris?", "paris"), ("from 1939-1945", "1945"), ("the Paris—based one", "Paris"),
     ("a singer/songwriter", "songwriter"), ("1558–1603", "1558"), ("Beijing、Shanghai", "Shanghai"), ("Why?", "?"),
     ("O'Neil", "o'neil"), ("Caf\u00e9", "Cafe\u0301"), ("a_b", "b"), ("हिन्दी भाषा", "हिन्दी"),
-  ):  # fmt: skip
-    assert qa.has_answer(text, ["Rome", gold]), (text, gold)
-  for text, gold in (
+  )  # fmt: skip
+  not_held = (
     ("A comparison", "Paris"), ("a man who left", "The Who"), ("In a band", "The Band"), ("In the U.S.", "US"),
     ("anything", "?"), ("anything", "\u200b"), ("हिन्दी", "हिन"), ("Cafe\u0301", "Cafe"), ("東京都", "東京"),
-  ):  # fmt: skip
-    assert not qa.has_answer(text, [gold]), (text, gold)
+  )  # fmt: skip
+  assert [case for case in held if not qa.has_answer(case[0], ["Rome", case[1]])] == []
+  assert [case for case in not_held if qa.has_answer(case[0], [case[1]])] == []

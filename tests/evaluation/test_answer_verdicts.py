@@ -51,8 +51,7 @@ def test_verdicts_are_read_with_the_predictions(tmp_path):
   jsonl.write(tmp_path / answer_verdicts.FILE, answer_verdicts.judged(ROWS, lenient))
   read = answer_verdicts.beside(tmp_path, ROWS)
   assert [one["judged"] for one in read] == [1.0, 1.0, 0.0, 0.0, None, 1.0, None]
-  full = [{**paper_runs.row(0), **one} for one in read]
-  assert comparison.by_set(full)["nq"]["judged"] == 0.5
+  assert comparison.by_set([{**paper_runs.row(0), **one} for one in read])["nq"]["judged"] == 0.5
   with pytest.raises(ValueError, match="on question '4' was given on another answer than the prediction"):
     answer_verdicts.beside(tmp_path, [{**one, "prediction": "Oslo"} if one["id"] == "4" else one for one in ROWS])
 
@@ -61,8 +60,7 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
   """ARENA's judge column of a run that was evaluated without a judge."""
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   rows = [paper_runs.row(i, right=i < 2) for i in range(4)]
-  folder = tmp_path / "e"
-  paper_runs.evaluation(folder, "arena", rows, checkpoint=run)
+  paper_runs.evaluation(folder := tmp_path / "e", "arena", rows, checkpoint=run)
   main = lambda: paper_runs.cells("arena", "Table 3", records.read(folder))["ARENA-Qwen-7B"]
   assert [cell.value for cell in main()[:3]] == [0.5, 0.5, None]
   jsonl.write(folder / answer_verdicts.FILE, answer_verdicts.judged(rows, lambda pairs: [1.0] * len(pairs)))
@@ -75,7 +73,6 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
 def test_the_command(tmp_path):
   for name, rows in (("a", ROWS), ("b", ROWS[:2])):
     jsonl.write(tmp_path / name / "predictions.jsonl", rows)
-
   say = functools.partial(ragrl, "judge", "--config=untrained:smoke")
   say("--config.judge.kind=exact", f"--results={tmp_path}/*", says="macro average")
   assert [one["verdict"] for one in jsonl.read(tmp_path / "b" / "judged.jsonl")] == [1.0, 0.0]

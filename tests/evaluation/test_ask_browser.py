@@ -22,13 +22,8 @@ from ragrl_jax.serving import ask_page
 ACTIONS = pathlib.Path(__file__).with_name("ask.js").read_text(encoding="utf-8")
 
 
-class Judge:
-  """Finds that every second step follows."""
-
-  pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0)
-
-  def judge(self, pairs):
-    return [1.0 if "Kormin was" in basis else 0.0 for basis, _ in pairs]
+FOLLOWS = lambda pairs: [1.0 if "Kormin was" in basis else 0.0 for basis, _ in pairs]  # every second step
+JUDGE = types.SimpleNamespace(pace=types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0), judge=FOLLOWS)
 
 
 class Towns(asked.Towns):
@@ -60,20 +55,12 @@ HOST = """<!doctype html><body style="margin:0"><img src="/told" alt="" hidden>
 PATIENCE = 120  # seconds for all actions
 
 
-async def body(receive):
-  got, more = b"", True
-  while more:
-    message = await receive()
-    got, more = got + message["body"], message.get("more_body", False)
-  return got
-
-
 @contextlib.contextmanager
 def served(width, height=900, scheme="", actions=ACTIONS):
   """Gives a frame with a page that acts by itself, under its own policy: its address, and in `told` what it saw."""
-  judge, over = Judge(), threading.Event()
-  tools = lambda: RetrievalTools(Towns(over), timeout_s=PATIENCE, top_k=2, judges=dict.fromkeys(steps_lib.TERMS, judge))
-  askers = [asked.asker(says, name=name, judge=judge, tools=tools()) for name in ("out/run", "out/other run")]
+  over = threading.Event()
+  tools = lambda: RetrievalTools(Towns(over), timeout_s=PATIENCE, top_k=2, judges=dict.fromkeys(steps_lib.TERMS, JUDGE))
+  askers = [asked.asker(says, name=name, judge=JUDGE, tools=tools()) for name in ("out/run", "out/other run")]
   application = ask_page.Application(askers)
   text = application._page.replace("</body>", f"<script>{actions}</script></body>")
   text = text.replace("; base-uri", f" '{rendering.hash_of(actions)}'; base-uri")
@@ -90,7 +77,10 @@ def served(width, height=900, scheme="", actions=ACTIONS):
     if scope["path"] == "/host":
       await Answer(send).text(HOST.format(width, height), b"text/html")
     elif scope["path"] == "/tell":
-      told.append(json.loads(await body(receive)))
+      parts = [await receive()]
+      while parts[-1].get("more_body", False):
+        parts.append(await receive())
+      told.append(json.loads(b"".join(part["body"] for part in parts)))
       ended.set()
       await Answer(send).text("", b"text/plain")
     elif scope["path"] == "/told":
@@ -121,9 +111,8 @@ def seen(tmp_path_factory):
   return found
 
 
-def test_a_reader_asks(seen):
-  for width in WIDTHS:
-    found = seen[width]
+def test_a_reader_asks_and_hostile_text_stays_text_and_nothing_is_too_wide(seen):
+  for found in seen.values():
     assert "error" not in found, found["error"]
     assert found["focus"] == "question" and found["busy"] == [True, False, "Answering …"]
     assert found["said"] == ["Tolper", "Tolper"] and found["status"] == "Answered: Tolper | Tolper"
@@ -133,6 +122,8 @@ def test_a_reader_asks(seen):
     assert len(found["judged"]) == 6 and "✓ follows" in found["judged"][0]
     assert found["chips"][0] == "1 search" and found["chips"][3:5] == ["ended by answer", "weights of version 3"]
     assert found["waiting"] and found["stopped"] == ["Stopped.", "Stopped."]
+    assert found["images"] == 0 and found["markup"] == 0 and not found["named"] and not found["labels"]
+    assert not found["outside"] and found["wide"][0] <= found["wide"][1], found["outside"]
 
 
 def test_samples_and_conversations(seen):
@@ -146,13 +137,6 @@ def test_samples_and_conversations(seen):
   assert second["earlier"] == [["Where was Kormin born?", "Tolper"]] and second["samples"] == 3
   assert [one["name"] for one in first["checkpoints"]] == ["out/run", "out/other run"]
   assert first["checkpoints"][0]["answers"][0]["episode"]["segments"][2]["found"][0]["id"] == "7"
-
-
-def test_hostile_text_stays_text_and_nothing_is_too_wide(seen):
-  for width in WIDTHS:
-    found = seen[width]
-    assert found["images"] == 0 and found["markup"] == 0 and not found["named"] and not found["labels"]
-    assert not found["outside"] and found["wide"][0] <= found["wide"][1], found["outside"]
 
 
 def test_screenshots_of_asking(seen, tmp_path, width, scheme):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import fake_run
 import pytest
@@ -10,7 +11,6 @@ import yaml
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
-from ragrl_jax import settings
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.cli import push_hf
 from ragrl_jax.data import writers
@@ -30,12 +30,7 @@ def run(folder, **given):
   folder.mkdir()
   config = config_lib.of_run(given.pop("like")) if "like" in given else config_lib.default_config()
   with config.unlocked():
-    for name, value in given.items():
-      *path, last = name.split("__")
-      at = config
-      for part in path:
-        at = at[part]
-      at[last] = value
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in given.items()})
   config.steps = 6
   settings = json.loads(config.to_json_best_effort())
   (folder / "config.json").write_text(json.dumps(settings | dict(objective="rl")))  # wordings may lie elsewhere
@@ -67,11 +62,9 @@ def test_the_card_says_what_the_run_was(tmp_path):
   assert head["license"] == "apache-2.0" and head["base_model"] == "Qwen/Qwen2.5-3B"
   assert head["library_name"] == "transformers" and "reinforcement-learning" in head["tags"]
   assert text.split("---\n")[2].startswith("\n# policy\n") and "Recipe: care, preset paper." in text
-  for line in ("| Steps | 4 of 6 |", "| Trained tokens | 400 |", "| Time | 0.67 h |"):
-    assert line in text
-  assert "| Price" not in text
-  priced = written(run(tmp_path / "priced", recipe="care", log__price_per_hour=3.0), step=4)
-  assert "| Price | 2.00 at 3 an hour |" in priced
+  assert {"| Steps | 4 of 6 |", "| Trained tokens | 400 |", "| Time | 0.67 h |"} <= {*text.splitlines()}
+  priced = run(tmp_path / "priced", recipe="care", log__price_per_hour=3.0)
+  assert "| Price" not in text and "| Price | 2.00 at 3 an hour |" in written(priced, step=4)
   of = versions.library()
   assert f"ragrl\\_jax {ragrl_jax.__version__} (commit {of['commit']})".replace("(", "\\(").replace(")", "\\)") in text
   rows = section(text, "Data").splitlines()
@@ -91,23 +84,17 @@ def test_the_files_of_a_saved_data_set_are_listed(tmp_path):
 
 
 def test_settings_are_compared_with_the_presets_and_a_users_own_switches_listed(tmp_path):
-  recipe = config_lib.load("arena")
-  changes.write(tmp_path, settings.of(recipe), "rl")
-  same = run(tmp_path / "same", like=tmp_path)
-  assert "No settings differ" in section(written(same), "Settings")
+  changes.write(tmp_path, settings_lib.of(config_lib.load("arena")), "rl")
+  assert "No settings differ" in section(written(run(tmp_path / "same", like=tmp_path)), "Settings")
   given = dict(like=tmp_path, loss__kl_coef=0.5, switches={"bonus": 3.0}, log__wandb=True)
   given |= dict(prompting__tokenizer="/data/me/words.model", retrieval__index="http://10.0.0.7:8000")
   given |= dict(judge__endpoint="10.0.0.7:8000/v1", judge__wording="file:/data/me/words.txt")
-  other = run(tmp_path / "other", **given)
-  lines = section(written(other), "Settings").splitlines()
+  lines = section(written(run(tmp_path / "other", **given)), "Settings").splitlines()
   assert sorted(line for line in lines if line.startswith("| `")) == [
-    '| `judge.endpoint` | an address | "" |',
-    '| `judge.wording` | "words.txt" | "" |',
-    "| `loss.kl_coef` | 0.5 | 0.04 |",
-    '| `prompting.tokenizer` | "words.model" | "" |',
-    '| `retrieval.index` | an address | "" |',
-    "| `switches.bonus` | 3.0 | 10.0 |",
-  ]
+    '| `judge.endpoint` | an address | "" |', '| `judge.wording` | "words.txt" | "" |',
+    "| `loss.kl_coef` | 0.5 | 0.04 |", '| `prompting.tokenizer` | "words.model" | "" |',
+    '| `retrieval.index` | an address | "" |', "| `switches.bonus` | 3.0 | 10.0 |",
+  ]  # fmt: skip
   text = written(run(tmp_path / "own", recipe="quoter", switches={"quote_weight": 0.5}))
   assert "| `switches.quote_weight` | 0.5 |" in section(text, "Settings")
 
@@ -129,10 +116,10 @@ def test_scores_have_n_and_intervals(tmp_path):
 def test_a_made_up_runs_own_held_out_questions(tmp_path, monkeypatch):
   folder = fake_run.make(tmp_path / "run", steps=12)
   monkeypatch.setattr(harness, "summarise", lambda rows: dict(n=len(rows), em=sum(r["em"] for r in rows) / len(rows)))
-  made = push_hf.export_hf.Exported(folder, 12, "qwen2", "abc")
-  ((asked, before, after),) = push_hf.held_out(made)
+  held_out = lambda step: push_hf.held_out(push_hf.export_hf.Exported(folder, step, "qwen2", "abc"))
+  ((asked, before, after),) = held_out(12)
   assert asked.startswith("Held-out") and before["n"] == after["n"] == 150 and after["em"] > before["em"]
-  assert push_hf.held_out(push_hf.export_hf.Exported(folder, 11, "qwen2", "abc")) == []
+  assert held_out(11) == []
 
 
 HOSTILE = "</script><img src=x>|`a`\n# [x](javascript:1) www.evil.example http://evil.example @you *b* \u202e"
@@ -141,15 +128,12 @@ HOSTILE = "</script><img src=x>|`a`\n# [x](javascript:1) www.evil.example http:/
 def test_hostile_names_are_shown_as_text(tmp_path):
   folder = run(tmp_path / "run", recipe="care")
   text = written(folder, name=HOSTILE, scores=[(HOSTILE, None, METRICS | dict(settings=dict(sampling=HOSTILE)))])
-  for line in text.splitlines():
-    if "evil" in line:
-      bare = line.replace("\\\\", "").removeprefix("Answers:")
-      for sign in "<>`[]()|*@#:":
-        start = 4 if bare.startswith("### ") else 2 if bare.startswith("# ") else 0
-        places = [i for i, letter in enumerate(bare) if letter == sign and i >= start]
-        assert all(bare[i - 1] == "\\" for i in places), (sign, line)
-      assert "www\\.evil" in line and "\u202e" not in line
-  assert sum("evil" in line for line in text.splitlines()) == 3
+  hostile = [line for line in text.splitlines() if "evil" in line]
+  assert len(hostile) == 3 and all("www\\.evil" in line and "\u202e" not in line for line in hostile)
+  for line in hostile:
+    bare = line.replace("\\\\", "").removeprefix("Answers:")
+    start = 4 if bare.startswith("### ") else 2 if bare.startswith("# ") else 0
+    assert not re.findall(r"(?<!\\)[]<>`[()|*@#:]", bare[start:]), line
   with pytest.raises(ValueError, match="--base_model=a\\(b: name a model of the hub"):
     written(folder, base="a(b")
 
@@ -157,9 +141,8 @@ def test_hostile_names_are_shown_as_text(tmp_path):
 def test_versions_are_kept_for_every_start(tmp_path):
   versions.record(tmp_path, None)
   versions.record(tmp_path, 4)
-  assert [row["step"] for row in versions.read(tmp_path)] == [0, 4]
+  assert [row["step"] for row in versions.read(tmp_path)] == [0, 4] and versions.read(tmp_path / "none") == []
   versions.record(tmp_path, None)
   (row,) = versions.read(tmp_path)
   assert row["devices"] == "8 x cpu" and row["ragrl_jax"] == ragrl_jax.__version__
   assert json.loads((tmp_path / versions.FILE).read_text()) == row
-  assert versions.read(tmp_path / "none") == []

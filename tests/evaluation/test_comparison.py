@@ -36,9 +36,8 @@ def test_each_set_counts_once():
   assert "terms/unknown" not in sets["s0"] and "terms/late" in sets["s0"]
   average = comparison.macro(sets)
   assert average["em"] == pytest.approx((1 + sum(2 / n for n in range(2, 8))) / 7) and average["searches"] == 3
-  assert "s0" not in comparison.by_set(rows(*[1] * 7, failed=1))
+  assert "s0" not in comparison.by_set(rows(*[1] * 7, failed=1)) and comparison.macro({}) == {}
   assert "f1" not in comparison.macro({"a": {"em": 0.0, "f1": 1.0}, "b": {"em": 1.0}})  # fewer sets would mislead
-  assert comparison.macro({}) == {}
 
 
 def test_systems_are_compared_over_sets():
@@ -60,9 +59,8 @@ def test_systems_are_compared_over_sets():
 
 def test_runs_of_a_system_count_once():
   """Three seeds against two: 40 questions, each right in a share of the runs."""
-  ask = lambda right: [row(i, i in right) for i in range(40)]
-  low = [*ask(range(10)), *ask(range(12))]
-  high = [*ask(range(20)), *ask(range(24)), *ask(range(28))]
+  ask = lambda *right: [row(i, i < number) for number in right for i in range(40)]
+  low, high = ask(10, 12), ask(20, 24, 28)
   assert [len(run) for run in comparison.runs_of(high)] == [40, 40, 40]
   found = comparison.compare({"low": low, "high": high})["em"]
   assert found["sets"]["dev"] == [pytest.approx(0.275), pytest.approx(0.6)]
@@ -73,7 +71,7 @@ def test_runs_of_a_system_count_once():
   said = comparison.text({"em": found}, ("low", "high"))
   assert "0.275 ± 0.035   " in said and "0.600 ± 0.100" in said and "Holm" not in said
   with pytest.raises(ValueError, match="in 1 run and others in 2"):
-    comparison.runs_of([*ask(range(10)), *ask(range(10))[1:]])
+    comparison.runs_of(ask(10, 10)[:-1])
 
 
 def test_a_single_set_is_paired_by_question():
@@ -94,42 +92,37 @@ def test_only_questions_that_all_systems_have_are_paired():
   found = comparison.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
   assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a's and b's score
   alone = comparison.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]
-  assert alone["paired"] == 0 and alone["questions"] == []
+  assert (alone["paired"], alone["questions"]) == (0, [])
 
 
 def test_what_cannot_be_compared_is_refused():
-  with pytest.raises(ValueError, match="1 evaluation"):
-    comparison.compare({"a": A})
-  with pytest.raises(ValueError, match="a and b were asked different questions: 1 are only in the first, 0 only in"):
-    comparison.compare({"a": A, "b": B[1:]})
-  with pytest.raises(ValueError, match="no measure"):
-    comparison.compare({"a": A, "b": rows(*[1] * 7, failed=7)})
   # Two evaluations of q1, before and after its golds were corrected.
   one = [dict(row, question="Where?", golds=["Rome"]) for row in A]
   two = [dict(row, golds=["Paris"]) for row in one]
-  with pytest.raises(ValueError, match="has .*Rome.* in the first and .*Paris.* in the second"):
-    comparison.compare({"a": one, "b": two})
+  for given, says in (
+    (dict(a=A), "1 evaluation"), (dict(a=A, b=rows(*[1] * 7, failed=7)), "no measure"),
+    (dict(a=A, b=B[1:]), "a and b were asked different questions: 1 are only in the first, 0 only in"),
+    (dict(a=one, b=two), "has .*Rome.* in the first and .*Paris.* in the second"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=says):
+      comparison.compare(given)
   with pytest.raises(ValueError, match="different questions or golds are not compared"):
     quadrants.crossed(one, two, "em")
 
 
 def test_a_one_sided_test_says_so():
   """VERITAS, Table 2: the arm with information-think against Search-R1 and against Search-R1 with a format reward."""
-  table = dict(
-    base=(0.480, 0.638, 0.457, 0.433, 0.382, 0.196, 0.432),
-    shaped=(0.488, 0.644, 0.469, 0.436, 0.412, 0.187, 0.403),
-    ours=(0.486, 0.650, 0.463, 0.445, 0.423, 0.206, 0.456),
-  )
+  table = dict(base=(0.480, 0.638, 0.457, 0.433, 0.382, 0.196, 0.432))
+  table |= dict(shaped=(0.488, 0.644, 0.469, 0.436, 0.412, 0.187, 0.403))
+  table |= dict(ours=(0.486, 0.650, 0.463, 0.445, 0.423, 0.206, 0.456))
   rows = {name: [row("q", score, f"s{i}") for i, score in enumerate(scores)] for name, scores in table.items()}
   found = lambda first, **side: comparison.compare({first: rows[first], "ours": rows["ours"]}, **side)["em"]
   p = lambda first, **side: found(first, **side)["wilcoxon"][0][1]
   # Seven of seven above the first: 2 / 2^7. Of seven, -0.002 and -0.006 (tied with 0.006) are below the second.
-  assert p("base") == pytest.approx(2 / 2**7) and p("base", alternative="greater") == pytest.approx(1 / 2**7)
-  assert p("base", alternative="less") == 1.0
   # The sums of the ranks below are 3.5 or less for 6 of the 2^7 patterns. So the test's side decides the paper's mark.
-  assert p("shaped") == pytest.approx(12 / 2**7) and p("shaped", alternative="greater") == pytest.approx(6 / 2**7)
-  greater = found("base", alternative="greater")
-  said = comparison.text({"em": greater}, ("base", "ours"), alternative="greater")
+  got = [p("base"), *(p(name, alternative="greater") for name in ("base", "shaped")), p("shaped")]
+  assert got == pytest.approx([2 / 2**7, 1 / 2**7, 6 / 2**7, 12 / 2**7]) and p("base", alternative="less") == 1.0
+  said = comparison.text({"em": found("base", alternative="greater")}, ("base", "ours"), alternative="greater")
   assert "p, paired by set (7; Wilcoxon, one-sided: greater)" in said and "0.008" in said
 
 
@@ -137,8 +130,7 @@ def test_a_one_sided_test_says_so():
 def test_the_command(tmp_path):
   for name, some in (("a", A), ("b", B)):  # the first sets are in one folder, the others in another
     for part, sets in (("one", "s0 s1 s2"), ("two", "s3 s4 s5 s6")):
-      kept = [row for row in some if row["source"] in sets.split()]
-      jsonl.write(tmp_path / name / part / "predictions.jsonl", kept)
+      jsonl.write(tmp_path / name / part / "predictions.jsonl", [one for one in some if one["source"] in sets.split()])
   pairs = [Example(str(i), f"Claim {i}.", ("1",), (Passage("1", "", "premise"),), source="q") for i in range(4)]
   writers.write_examples(tmp_path / "one.jsonl.gz", pairs)
   writers.write_examples(tmp_path / "two.jsonl.gz", [*pairs[1:], dataclasses.replace(pairs[0], golds=("0",))])

@@ -48,20 +48,15 @@ def test_holdings_by_hand():
   assert asked(rows[1]) == dict(source="a", id="q1", passages=0, gold=1, by_title=[0, 1], by_text=[1, 1])
   assert asked(rows[2]) == dict(source="b", id="q2", passages=None, gold=2, by_id=[1, 2])
   found = corpus_audit.summarise(rows)
-  assert (found["questions"], found["with_string"], found["answerable"]) == (4, 3, pytest.approx(2 / 3))
   assert found["held_by"] == {"0": 1, "1": 2, "2 to 9": 0, "10 to 99": 0, "100 or more": 0}
-  assert found["gold_documents"] == 4  # of three questions
-  assert (found["by_title"], found["by_text"], found["by_id"]) == (0.5, 0.5, 0.5)
-  assert (found["complete_by_title"], found["complete_by_id"]) == (0.5, 0.0)
+  of = dict(questions=4, with_string=3, answerable=pytest.approx(2 / 3), gold_documents=4)  # of three questions
+  of |= dict(by_title=0.5, by_text=0.5, by_id=0.5, complete_by_title=0.5, complete_by_id=0.0)
+  assert {name: found[name] for name in of} == of
   first, others = (corpus_audit.holdings(ASKED, part) for part in (CORPUS[:1], CORPUS[1:]))
   assert first.plus(others) == held
-
-
-def test_an_answer_is_counted_up_to_a_hundred():
-  passages = [Passage(str(i), "", "It is Paris.") for i in range(130)]
-  held = corpus_audit.holdings(ASKED[:1], passages)
-  assert held.phrases["paris"] == 100 and held.passages == 130
-  assert held.plus(held).phrases["paris"] == 100
+  # An answer is counted up to a hundred.
+  held = corpus_audit.holdings(ASKED[:1], [Passage(str(i), "", "It is Paris.") for i in range(130)])
+  assert held.phrases["paris"] == held.plus(held).phrases["paris"] == 100 and held.passages == 130
   assert corpus_audit.summarise([corpus_audit.row(ASKED[0], held)])["held_by"]["100 or more"] == 1
 
 
@@ -86,30 +81,27 @@ def test_the_index_is_measured_on_what_it_can_find():
   assert "recall" not in corpus_audit.text(without) and without["top_k"] is None
 
 
-def write(folder, summary, rows):
-  jsonl.write(folder / corpus_audit.ROWS, rows)
-  (folder / corpus_audit.AUDIT).write_text(json.dumps(summary))
-
-
 def test_tables_say_what_the_corpus_holds(tmp_path):
+  def write(rows):
+    jsonl.write(folder / corpus_audit.ROWS, rows)
+    (folder / corpus_audit.AUDIT).write_text(json.dumps(dict(passages=7, top_k=None, sets={}, rows=len(rows))))
+
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   asked = [paper_runs.row(i, right=i < 3) for i in range(4)]
-  folder = tmp_path / "e"
-  paper_runs.evaluation(folder, "arena", asked, checkpoint=run)
+  paper_runs.evaluation(folder := tmp_path / "e", "arena", asked, checkpoint=run)
   audit = lambda row, passages: {**row, "source": row["source"] or "", "passages": passages, "gold": 0}
-  of = lambda rows: dict(passages=7, top_k=None, sets={}, rows=rows)
   rows = [audit(row, count) for row, count in zip(asked, (5, 1, 0, 0))]
-  write(folder, of(4), rows)
+  write(rows)
   one = records.read(folder)
   # Right are 0, 1 and 2: both of the answerable, one of the others.
   assert (one.audit["totals"]["answerable"], one.audit["em_answerable"], one.audit["em_others"]) == (0.5, 1.0, 0.5)
   text = writing.FORMATS["markdown"](papers.PAPERS["arena"], filling.fill(papers.PAPERS["arena"], [one]))
   assert "**What their corpora hold**" in text and "7 passages; 4 of 4 questions have a searchable answer" in text
   assert "50.0 % of these have an answer in some passage; EM 1.000 with an answer in a passage" in text
-  write(folder, of(3), rows[1:])
+  write(rows[1:])
   with pytest.raises(ValueError, match="audit.json: 1 of the evaluation's 4 questions are not in the audit"):
     records.read(folder)
-  write(folder, of(4), [rows[0] | dict(golds=["no"]), *rows[1:]])
+  write([rows[0] | dict(golds=["no"]), *rows[1:]])
   with pytest.raises(ValueError, match="'q0' has another text or other golds there"):
     records.read(folder)
 
@@ -139,11 +131,10 @@ def test_counts_on_a_real_corpus_are_those_of_every_answer_in_every_passage():
 def test_the_command(tmp_path):
   jsonl.write(tmp_path / "corpus.jsonl", (dict(id=p.id, title=p.title, text=p.text) for p in CORPUS))
   build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index")
+  data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]
   for source in "ab":
     writers.write_examples(tmp_path / f"{source}.jsonl.gz", [e for e in ASKED if e.source == source])
-
   say = functools.partial(ragrl, "audit")
-  data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]
   given = (f"--index={tmp_path}/index", *data, "--top_k=1", f"--train={tmp_path}/b.jsonl.gz", f"--out={tmp_path}/out")
   said = say(*given, says="of the 4 questions are also in --train, such as ")
   assert "(all)" in said.stdout and "3 passages" in said.stdout

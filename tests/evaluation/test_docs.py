@@ -14,10 +14,8 @@ from ragrl_jax.rollout import timings
 from ragrl_jax.run import detectors, rewards, warning_signs
 
 ROOT = pathlib.Path(__file__).parents[2]
-EPISODE = structs.Episode(
-  (structs.Segment(structs.ENVIRONMENT, (1, 2), "?"), structs.Segment(structs.MODEL, (3,), "!", (-1.0,))),
-  ended="answer",
-)
+ASKED, SAID = structs.Segment(structs.ENVIRONMENT, (1, 2), "?"), structs.Segment(structs.MODEL, (3,), "!", (-1.0,))
+EPISODE = structs.Episode((ASKED, SAID), ended="answer")
 
 
 def test_every_metric_that_single_modules_log_is_declared():
@@ -27,8 +25,7 @@ def test_every_metric_that_single_modules_log_is_declared():
   packed = packing.pack_items(packing.of_episode(EPISODE, (0.5,)), rows=1, lengths=(8,))
   counted = blocks.whole_batch([blocks.count(packed.blocks, settings.Settings())])
   names = [*step.SUMS, *learner.OF_CRITIC, "return_mean", "value_mean", "explained_variance"]
-  names += rewards.summarise([scored])
-  names += [f"engine/{name}" for name in timings.Timings().metrics()]
+  names += [*rewards.summarise([scored]), *(f"engine/{name}" for name in timings.Timings().metrics())]
   names += [name for name in counted if name not in learner.NOT_SHOWN]
   charts = {column for panel in panels.PANELS for column in panel.series.values()}
   assert not declared.undeclared([*names, *harness.flat(harness.summarise([])), *charts])
@@ -48,9 +45,6 @@ def test_the_search_for_metric_names_finds_some():
   others = [table for table in declared.TABLES if table != "detectors"]
   assert len(found) == sum(len(declared.names(table)) for table in others) - 10  # 10 also held out
   assert all(unit and meaning for table in declared.TABLES.values() for _, unit, meaning, *_ in table)
-
-
-def test_names_by_hand():
   fine = ["reward", "term/f", "ended/eos", "evaluation/em", "development/terms/x", "evaluation/by_hops/2/em"]
   odd = ["rewards", "term", "term/a/b", "em", "evaluation/reward", "warning/no_sense", "macro/em", "development"]
   more = ["warning/entropy", "warning/unearned/x", "evaluation/macro/terms/answer"]
@@ -58,10 +52,9 @@ def test_names_by_hand():
 
 
 def test_every_warning_is_declared():
-  off = dict(zero_advantage_share=1.0, searches=0, mask_coverage=0.0, mismatch=1.0)
-  off |= dict(kl=9.0, old_kl=1.0, clip_fraction=1.0, skipped=1)
-  steps = [off | {"groups/missing": 1, "ended/budget": 0.3}, dict(zero_advantage_share=0.95), {"groups/trained": 0}]
-  steps.append(dict(episodes=8, unscorable=8, failed_share=0))
+  off = dict(searches=0, mask_coverage=0.0, mismatch=1.0, kl=9.0, old_kl=1.0, clip_fraction=1.0, skipped=1)
+  off |= {"zero_advantage_share": 1.0, "groups/missing": 1, "ended/budget": 0.3}
+  steps = [off, dict(zero_advantage_share=0.95), {"groups/trained": 0}, dict(episodes=8, unscorable=8, failed_share=0)]
   found = {name for metrics in steps for name in warning_signs.warnings(metrics, searches_expected=True)}
   # The tests of the recipes and of `warning_signs.of_training` cover the others.
   assert found | {"schedule", "few_spreads", "collapsed"} == set(declared.names("warnings"))

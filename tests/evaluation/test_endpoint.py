@@ -20,11 +20,10 @@ USAGE = dict(usage=dict(prompt_tokens=100, completion_tokens=10))
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-  """A folder with questions and an index."""
   place = tmp_path_factory.mktemp("endpoint")
-  passages = [Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
   writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
-  writers.write_passages(place / "corpus.jsonl.gz", passages)
+  towns = [Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
+  writers.write_passages(place / "corpus.jsonl.gz", towns)
   retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index", progress=False)
   return place
 
@@ -35,13 +34,13 @@ def config_of(place, url, recipe="search_r1", switches=None, **endpoint):
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(context=8192, max_new_tokens=200))
-  usual = dict(model="m", url=url, key_variable="", retries=1, timeout_s=60.0, deadline_s=120.0)
-  config.endpoint.update(usual | endpoint)
+  config.endpoint.update(dict(model="m", url=url, key_variable="", retries=1, timeout_s=60.0, deadline_s=120.0))
+  config.endpoint.update(endpoint)
   return config
 
 
-def run(place, config, out, **more):
-  return evaluate.evaluate(config, None, str(place / "questions.jsonl.gz"), place / out, **more)
+def run(place, config, out, checkpoint=None, **more):
+  return evaluate.evaluate(config, checkpoint, str(place / "questions.jsonl.gz"), place / out, **more)
 
 
 def rows(place, out, name="predictions.jsonl"):
@@ -65,15 +64,15 @@ def test_search_r1_is_played_as_a_chat_and_its_price_is_counted(place, monkeypat
   with serving(searching) as (url, server):
     config = config_of(place, url, key_variable="MY_KEY", input_price=2.5, output_price=10.0, concurrency=2)
     metrics = run(place, config, "chat")
-  assert metrics["em"] == 1.0 and metrics["searches"] == 1.0 and metrics["n"] == 5
+  assert (metrics["em"], metrics["searches"], metrics["n"]) == (1.0, 1.0, 5)
   # 2 calls of 100 tokens in and 10 out; 200 · 2.5 + 20 · 10 = 700 millionths.
   assert metrics["measure"] == dict(calls=2.0, tokens_in=200.0, tokens_out=20.0, cost=pytest.approx(700e-6))
-  described = metrics["settings"]["endpoint"]
-  assert metrics["settings"]["model"] == "m" and described["url"] == url and described["input_price"] == 2.5
+  described = metrics["settings"]["endpoint"] | dict(model=metrics["settings"]["model"])
+  assert described | dict(model="m", url=url, input_price=2.5) == described
   assert set(server.keys) == {"Bearer s3cret"} and server.most <= 2 and "s3cret" not in json.dumps(metrics)
   first, second = (body for body in server.asked if "Where is 3" in body["messages"][0]["content"])
-  assert [m["role"] for m in first["messages"]] == ["user"] and first["stop"] == ["</search>", "</answer>"]
-  assert first["max_tokens"] == 200 and first["temperature"] == 0.0 and first["model"] == "m"
+  sent = dict(stop=["</search>", "</answer>"], max_tokens=200, temperature=0.0, model="m")
+  assert first | sent == first and [m["role"] for m in first["messages"]] == ["user"]
   assert [m["role"] for m in second["messages"]] == ["user", "assistant", "user"]
   assert second["messages"][1]["content"] == "<think> a </think><search> town 3 </search>"
   assert second["messages"][2]["content"].strip().startswith("<information>Doc 1(Title: Town 3) Town 3 is where")
@@ -82,7 +81,10 @@ def test_search_r1_is_played_as_a_chat_and_its_price_is_counted(place, monkeypat
   assert [segment["owner"] for segment in row["segments"]] == ["environment", "model", "environment", "model"]
 
 
-def test_a_killed_evaluation_pays_for_no_answer_twice(place):
+def test_a_killed_or_refused_evaluation_pays_for_no_answer_twice(place):
+  refused = pytest.raises(ConnectionError, match="status 404.*Check the address, the model and the key")
+  with serving(lambda messages, n: 404) as (url, _), refused:
+    run(place, config_of(place, url), "refused")
   with serving(lambda messages, n: searching(messages, n) if n < 5 else 401) as (url, _):
     config = config_of(place, url, concurrency=1)
     config.retrieval.max_failed_share = 0.0
@@ -96,12 +98,6 @@ def test_a_killed_evaluation_pays_for_no_answer_twice(place):
     config.endpoint.url = url
     with pytest.raises(ValueError, match="other settings.*endpoint"):  # a model elsewhere is another model
       run(place, config, "killed")
-
-
-def test_a_server_that_refuses_everything_ends_the_evaluation(place):
-  with serving(lambda messages, n: 404) as (url, _):
-    with pytest.raises(ConnectionError, match="status 404.*Check the address, the model and the key"):
-      run(place, config_of(place, url), "refused")
 
 
 def test_samples_differ_and_repeat(place):
@@ -142,9 +138,8 @@ def test_a_server_that_continues_a_text_has_results_in_the_assistants_turn(place
     return made(f"<search> town {number_of(asked)} ", stop_reason="</search>", **USAGE)
 
   with serving(answer) as (url, server):
-    config = config_of(place, url, "released", dict(agent="research"), protocol=protocol)
-    metrics = run(place, config, protocol)
-  assert metrics["em"] == 1.0 and metrics["searches"] == 1.0 and metrics["measure"]["calls"] == 2.0
+    metrics = run(place, config_of(place, url, "released", dict(agent="research"), protocol=protocol), protocol)
+  assert (metrics["em"], metrics["searches"], metrics["measure"]["calls"]) == (1.0, 1.0, 2.0)
   (_, second) = (body for body in server.asked if number_of(body.get("messages") or body["prompt"]) == "2")
   continued = "<search> town 2 </search> <result>\nTown 2\nTown 2 is where 2 is.\n</result>"
   if protocol == "completions":
@@ -196,7 +191,7 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
     with pytest.raises(ValueError, match=says):
       run(place, config, "refused_early")
   with pytest.raises(ValueError, match="either a checkpoint answers"):
-    evaluate.evaluate(config_of(place, url), place, str(place / "questions.jsonl.gz"), place / "both")
+    run(place, config_of(place, url), "both", place)
   assert not (place / "refused_early").exists()
 
 

@@ -12,6 +12,7 @@ from ragrl_jax.run import rewards
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
 
 PARIS, OSLO = Passage("1", "France", "Its capital is Paris."), Passage("2", "Norway", "Its capital is Oslo.")
+GOLD = "The tower stands in Paris."
 AGAIN = Passage("other id", "France", "Its capital is Paris.")
 
 
@@ -42,18 +43,17 @@ def test_a_row_by_hand():
   both = episode_rows.conduct(example, played(("x", [PARIS, OSLO]), logprobs=[0.0]), None)
   assert (both["found_answer"], both["found_gold"], both["confidence"], both["recall"]) == (1.0, 1.0, 1.0, 0.0)
   nothing = episode_rows.conduct(example, played(("x", [])), "in Oslo")
-  assert (nothing["found_answer"], nothing["found_gold"]) == (0.0, 0.0)
+  assert nothing["found_answer"] == nothing["found_gold"] == 0.0
   assert episode_rows.conduct(example, played(), "in Oslo")["found_gold"] is None
 
 
 def test_what_is_not_known_is_none():
-  example = Example("q", "?", ("Yes",))
-  assert episode_rows.conduct(example, played(("x", [OSLO])), "yes")["found_answer"] is None
-  assert episode_rows.conduct(example, played(("x", [OSLO])), "yes")["found_gold"] is None
+  found = episode_rows.conduct(Example("q", "?", ("Yes",)), played(("x", [OSLO])), "yes")
+  assert found["found_answer"] is found["found_gold"] is None
   assert episode_rows.conduct(Example("q", "?", ("a",)), played(logprobs=[-1.0]), "")["found_answer"] is None
   assert episode_rows.confidence(played()) is None  # transcripts have no log-probabilities
   assert episode_rows.confidence(played(logprobs=[-1.0], answer="of a generator")) is None
-  assert episode_rows.conduct(example, played(ended="failed"), None) == {}
+  assert episode_rows.conduct(Example("q", "?", ("Yes",)), played(ended="failed"), None) == {}
 
 
 def test_means_and_calibration():
@@ -68,9 +68,7 @@ def test_means_and_calibration():
   assert found["confidence"] == pytest.approx(0.75) and found["brier"] == pytest.approx((0.01 + 0.36) / 2)
   assert found["ece"] == pytest.approx((0.1 + 0.6) / 2)
   assert episode_rows.summarise([]) == {} == episode_rows.summarise([dict(em=1.0, outcome=1.0, prediction="a")])
-
-
-GOLD = "The tower stands in Paris."
+  assert episode_rows.evidence(recipes.get("search_r1"), Example("1", "?", ("a",)), Episode(())) == {}
 
 
 def test_bleu_and_rouge_by_hand():
@@ -93,26 +91,16 @@ def test_rows_and_means():
     rows.append(harness.prediction(recipe, rewards.score(recipe, [example], [episode], 0)[0]))
   assert rows[0]["evidence"] == rows[0]["gold_evidence"] == GOLD and rows[1]["evidence"] == ""
   found = harness.summarise(rows)
-  assert found["answer_recall"] == pytest.approx(2 / 3)
   assert found["compression"] == pytest.approx((10 + 2) / 2)  # the empty one has no ratio
   assert found["compression_total"] == pytest.approx(90 / 25)  # an empty one makes no other shorter
-  assert found["evidence_empty"] == pytest.approx(1 / 3)
-  assert (found["evidence_tokens"], found["evidence_tokens_std"]) == (12.5, 7.5)
-  assert found["evidence_rouge_l"] == pytest.approx(2 / 3) and 0 < found["evidence_bleu"] < 100
+  of = found["evidence_tokens"], found["evidence_tokens_std"], found["evidence_empty"]
+  assert of == (12.5, 7.5, pytest.approx(1 / 3))
+  assert (
+    found["evidence_rouge_l"] == pytest.approx(2 / 3) == found["answer_recall"] and 0 < found["evidence_bleu"] < 100
+  )
   # "paris", "rome", "sirap" against "paris": common letters 5, 1 (r), 5, of 10, 9, 10 in both together.
-  assert found["char_f1"] == pytest.approx((1 + 2 / 9 + 1) / 3)
-  assert found["f1"] == pytest.approx(1 / 3)
-
-
-def test_the_answer_of_another_generator_counts():
-  recipe = recipes.get("care")
-  example = Example("1", "Where?", ("Paris",))
+  assert found["char_f1"] == pytest.approx((1 + 2 / 9 + 1) / 3) and found["f1"] == pytest.approx(1 / 3)
+  # The answer of another generator counts.
   episode = Episode.from_text(recipe, example, [("model", "Answer: Rome")], facts=dict(answer="Paris"))
   assert harness.answer(recipe, episode) == "Paris"
   assert harness.answer(recipe, dataclasses.replace(episode, facts={})) == "Rome"
-
-
-def test_recipes_without_evidence_have_no_evidence_measures():
-  assert episode_rows.summarise([{"id": "1"}]) == {}
-  recipe = recipes.get("search_r1")
-  assert episode_rows.evidence(recipe, Example("1", "?", ("a",)), Episode(())) == {}

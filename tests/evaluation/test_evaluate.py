@@ -68,28 +68,16 @@ def whole(made):
   return run(place, config, "whole"), predictions(place / "whole")
 
 
-def test_a_checkpoint_is_scored(made, whole):
+def test_a_checkpoint_is_scored(made, place, config, whole):
   metrics, got = whole
   assert [row["id"] for row in got] == [e.id for e in EXAMPLES] and metrics["n"] == 7
-  assert metrics["by_hops"]["1"]["n"] == 4 and metrics["settings"]["retrieval"]["top_k"] == 1
-  assert metrics["settings"]["retrieval"]["encoder"]["kind"] == "hashing"
+  found = metrics["settings"]["retrieval"]
+  assert (metrics["by_hops"]["1"]["n"], found["top_k"], found["encoder"]["kind"]) == (4, 1, "hashing")
   assert all(row["ended"] != "failed" and row["response_tokens"] > 0 for row in got)
   assert metrics["devices"] == "8 x cpu" and metrics["price"] == pytest.approx(1000 * metrics["seconds"], abs=1)
   assert made[1].model.path == ""  # the caller's config is not changed
-
-
-def test_answers_do_not_depend_on_what_is_played_beside_them(place, config, whole):
-  config.evaluate.batch = 1
-  assert run(place, config, "one_by_one")["latency"] > 0 and predictions(place / "one_by_one") == whole[1]
-
-
-def test_config_sets_the_room_that_results_leave_for_the_next_turn(made, place, config, whole):
-  assert made[2].rollout.reserve == 8  # room for a whole turn
-  config.rollout.reserve = 3
-  assert player_lib.build(prepare(config)).rollout.reserve == 3
-  assert whole[0]["settings"]["reserve"] is None
-  with pytest.raises(ValueError, match="reserve"):  # it changes what the model sees
-    run(place, config, "whole")
+  config.evaluate.batch = 1  # what is played beside an answer does not change it
+  assert run(place, config, "one_by_one")["latency"] > 0 and predictions(place / "one_by_one") == got
 
 
 def saved(folder, model, typed, host, **how):
@@ -116,8 +104,8 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(made, place, config, who
   run(place, None, "as_the_run", checkpoint="run")  # with the settings of its config.json
   assert predictions(place / "as_the_run") == got
   replies = ragrl_jax.ask(place / "run", [EXAMPLES[2].question, EXAMPLES[0]])
-  tokens = [(answer, episode.num_model_tokens) for answer, episode in replies]
-  assert tokens == [(got[i]["prediction"], got[i]["response_tokens"]) for i in (2, 0)]
+  of = [(got[i]["prediction"], got[i]["response_tokens"]) for i in (2, 0)]
+  assert [(answer, episode.num_model_tokens) for answer, episode in replies] == of
 
 
 def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(made, place, config, whole):
@@ -147,17 +135,24 @@ def test_a_probe_plays_an_engine_with_each_retriever(place, config, whole):
     probed("none")
 
 
-def test_other_prompts_and_other_noise_are_another_evaluation(place, config, whole):
-  assert whole[0]["settings"]["other"] == {"prompting.chat": False, "prompting.tokenizer": "bytes"}
-  for name, change in (("prompting.markers", "own"), ("rollout.kv_dtype", "int8")):
-    other = config.copy_and_resolve_references()
-    section, _, last = name.partition(".")
-    other[section][last] = change
-    with pytest.raises(ValueError, match=f"other settings .other: .*{name}"):
-      run(place, other, "whole")
+def test_other_prompts_room_and_noise_are_another_evaluation(made, place, config, whole):
+  assert made[2].rollout.reserve == 8 and whole[0]["settings"]["reserve"] is None  # room for a whole turn
+  config.rollout.reserve = 3
+  assert player_lib.build(prepare(config)).rollout.reserve == 3
+  with pytest.raises(ValueError, match="reserve"):  # it changes what the model sees
+    run(place, config, "whole")
+  config.rollout.reserve = made[1].rollout.reserve
+  usual = {"prompting.chat": False, "prompting.tokenizer": "bytes"}
+  assert whole[0]["settings"]["other"] == usual
+  config.prompting.markers = "own"
+  with pytest.raises(ValueError, match="other settings .other: .*prompting.markers"):
+    run(place, config, "whole")
+  config.prompting.markers, config.rollout.kv_dtype = made[1].prompting.markers, "int8"
+  other = evaluate.described(settings.of(config), made[2], sample=False)["other"]
+  assert other == usual | {"rollout.kv_dtype": "int8"}
 
 
-def test_a_continued_runs_older_model_is_not_taken(tmp_path):
+def test_where_checkpoints_are_found_and_a_continued_runs_older_model_is_not_taken(tmp_path):
   (tmp_path / "model").mkdir()
   for name in ("config.json", "model.safetensors"):
     (tmp_path / "model" / name).write_text("{}")
@@ -167,37 +162,28 @@ def test_a_continued_runs_older_model_is_not_taken(tmp_path):
   assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 100)  # the version of its weights
   (tmp_path / "finished.json").unlink()  # the run goes on
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 100)
-  (tmp_path / "checkpoints" / "150").mkdir()
+  for step in (8, 150):
+    (tmp_path / "checkpoints" / str(step)).mkdir()
+    assert evaluate.locate(tmp_path / "checkpoints" / str(step)) == (None, tmp_path / "checkpoints", step)
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 150)
+  with pytest.raises(FileNotFoundError, match="no model here"):
+    evaluate.locate(tmp_path / "nowhere")
   assert evaluate.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
 
 
-def test_where_checkpoints_are_found(place, tmp_path):
-  assert evaluate.locate(place / "model") == (place / "model", None, 0)
-  assert evaluate.locate(place) == (place / "model", None, 0)  # the model of a finished run
-  (tmp_path / "checkpoints" / "40").mkdir(parents=True)
-  (tmp_path / "checkpoints" / "8").mkdir()
-  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 40)
-  assert evaluate.locate(tmp_path / "checkpoints" / "8") == (None, tmp_path / "checkpoints", 8)
-  with pytest.raises(FileNotFoundError, match="no model here"):
-    evaluate.locate(tmp_path / "nowhere")
-
-
 def test_the_evaluator_measures_when_it_is_due(made, place, config):
-  _, _, player = made
   config.steps, config.evaluate.every, config.data.evaluate = 5, 2, str(place / "questions.jsonl.gz")
   config.evaluate.examples = 4
   measure = evaluate.evaluator(config)
-  params = evaluate.nnx.split(player.model)[1]
-  assert measure(1, player, params) == {} and measure(3, player, params) == {}
-  assert measure(2, player, params)["evaluation/n"] == 4
-  assert measure(5, player, params) == measure(2, player, params)  # greedy answers repeat
+  given = made[2], evaluate.nnx.split(made[2].model)[1]
+  assert measure(1, *given) == measure(3, *given) == {} and measure(2, *given)["evaluation/n"] == 4
+  assert measure(5, *given) == measure(2, *given)  # greedy answers repeat
 
 
 def test_the_best_checkpoint_of_a_run(tmp_path):
   rows = [(0, 0.9), (10, 0.2), (20, 0.5), (25, None), (30, 0.5), (40, 0.4)]
-  lines = [{"step": step} | ({} if value is None else {"evaluation/em": value}) for step, value in rows]
-  jsonl.write(tmp_path / "metrics.jsonl", lines)
+  of = lambda value: {} if value is None else {"evaluation/em": value}
+  jsonl.write(tmp_path / "metrics.jsonl", [{"step": step} | of(value) for step, value in rows])
   with pytest.raises(ValueError, match="step 20, but this checkpoint was not kept"):
     evaluate.best(tmp_path, "evaluation/em")
   (tmp_path / "checkpoints" / "20").mkdir(parents=True)
@@ -216,9 +202,8 @@ def test_methods_are_played_by_an_engine(place, config, recipe, switches):
   """Its words are nonsense; what counts is that stops, conversations and log-probabilities are an engine's."""
   name = "-".join(map(str, (recipe, *switches.values())))
   config.recipe, config.switches, config.data.max_examples = recipe, switches, 3
-  config.rollout.update(dict(context=2048, prefill=128, max_new_tokens=16))
+  config.rollout.update(dict(context=1024, max_new_tokens=16))
   metrics = run(place, config, name)
-  assert metrics["n"] == 3 and metrics["failed"] == 0
-  played = jsonl.read(place / name / "episodes.jsonl")
-  said = [segment for row in played for segment in row["segments"] if segment["owner"] == "model"]
+  said = [s for row in jsonl.read(place / name / "episodes.jsonl") for s in row["segments"] if s["owner"] == "model"]
+  assert (metrics["n"], metrics["failed"]) == (3, 0)
   assert len(said) >= 3 and metrics["searches"] >= (recipe == "untrained")

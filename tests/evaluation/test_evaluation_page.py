@@ -19,17 +19,15 @@ def folders(tmp_path_factory):
 
 
 def test_one_evaluation(folders):
-  path = evaluation_page.write([folders[1]])
-  assert path == folders[1] / "report.html"
+  assert evaluation_page.write([folders[1]]) == (path := folders[1] / "report.html")
   page = path.read_text(encoding="utf-8")
   shown = page.replace("http://www.w3.org/2000/svg", "")
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown.split('type="application/json"')[0])
   said, metrics = words(page), json.loads((folders[1] / "metrics.json").read_text())
   assert "Checkpoint …/run/checkpoints/70" in said and 'title="/data/me/out/run/checkpoints/70"' in page
   assert metrics["price"] > 0 and f"on 1 x NVIDIA H100 Price {metrics['price']:,.4g}" in said
-  assert "index out/index, kind bm25, top_k 3" in said
   assert f"Exact match {metrics['em']:.3f}" in said and "1 question failed" in said
-  assert f"Set musique {metrics['by_source']['musique']['n']}" in said
+  assert f"Set musique {metrics['by_source']['musique']['n']}" in said and "index out/index, kind bm25, top_k 3" in said
   assert "All 90 questions with their episodes are in this page." in said
   assert "Reward term information_think" in said and f"F1 over letters {metrics['char_f1']:.3f}" in said
   index = unpacked(page, "questions-index")
@@ -43,13 +41,17 @@ def test_one_evaluation(folders):
 
 
 def test_two_evaluations(folders, tmp_path):
-  page = evaluation_page.write(folders, tmp_path / "two.html").read_text(encoding="utf-8")
-  data, said = evaluation_page.gather(folders), words(page)
-  whole = data["parts"][0]
+  both, two = evaluation_page.gather(folders), tmp_path / "two.html"
+  ragrl("report", f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={two}", says="two.html")
+  page = two.read_text(encoding="utf-8")
+  said, whole = words(page), both["parts"][0]
   assert whole["won"] > whole["lost"] > 0 and f"{whole['difference']:+.3f}" in said
   assert "before → after" in said and "Settings Where the evaluations differ." in said
-  assert [line["path"] for line in data["settings"]] == ["checkpoint"]
-  assert len(data["blocks"][0][0]) == 2 and data_of(page)["names"] == ["before", "after"]
+  assert [line["path"] for line in both["settings"]] == ["checkpoint"]
+  assert len(both["blocks"][0][0]) == 2 and data_of(page)["names"] == ["before", "after"]
+  shared, *alone = ({label for label, *_ in facts} for facts in (both["common"], *(r["facts"] for r in both["runs"])))
+  assert {"Recipe", "Retrieval"} <= shared and not any(shared & labels for labels in alone)  # said once
+  assert evaluation_page.gather(folders[:1])["common"] == []
 
 
 def test_a_page_holds_what_fits(folders):
@@ -80,6 +82,9 @@ def test_what_is_no_finished_evaluation(folders, tmp_path):
   ):  # fmt: skip
     with pytest.raises(ValueError, match=says):
       evaluation_page.gather(given)
+  (tmp_path / "config.json").write_text("{}")
+  done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
+  assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr
 
 
 def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_path):
@@ -93,13 +98,6 @@ def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_pa
   assert "Searches that found nothing new 0.250" in said and "own_measure 0.500" in said and "stale_" not in said
 
 
-def test_what_two_evaluations_share_is_said_once(folders):
-  found = evaluation_page.gather(folders)
-  shared, *alone = ({label for label, *_ in facts} for facts in (found["common"], *(r["facts"] for r in found["runs"])))
-  assert {"Recipe", "Retrieval"} <= shared and not any(shared & labels for labels in alone)
-  assert evaluation_page.gather(folders[:1])["common"] == []
-
-
 def test_hostile_text_is_data(folders, tmp_path):
   rows, kept = (list(jsonl.read(folders[0] / name)) for name in ("predictions.jsonl", "episodes.jsonl"))
   for one in rows:
@@ -110,22 +108,12 @@ def test_hostile_text_is_data(folders, tmp_path):
       segment |= dict(text=HOSTILE, query=HOSTILE)
       for passage in segment.get("found") or ():
         passage |= dict(title=HOSTILE, text=HOSTILE)
-  folder = tmp_path / "<b>bad"
-  folder.mkdir()
-  metrics = json.loads((folders[0] / "metrics.json").read_text())
-  metrics |= {"settings": {"checkpoint": HOSTILE, "data": HOSTILE}, "terms": {HOSTILE: 0.5}}
-  (folder / "metrics.json").write_text(json.dumps(metrics))
+  folder, metrics = tmp_path / "<b>bad", json.loads((folders[0] / "metrics.json").read_text())
   for name, some in (("predictions.jsonl", rows), ("episodes.jsonl", kept)):
     jsonl.write(folder / name, some)
+  metrics |= {"settings": {"checkpoint": HOSTILE, "data": HOSTILE}, "terms": {HOSTILE: 0.5}}
+  (folder / "metrics.json").write_text(json.dumps(metrics))
   page = evaluation_page.write([folder]).read_text(encoding="utf-8")
   markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
   assert "<img" not in markup and "<a href='java" not in markup and "<b>" not in markup and "alert(" in markup
   assert page.count("<script") == page.count("</script>") == 6  # data, index, three blocks, script
-
-
-def test_the_command(folders, tmp_path):
-  ragrl("report", f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={tmp_path}/two.html", says="two.html")
-  assert (tmp_path / "two.html").exists()
-  (tmp_path / "config.json").write_text("{}")
-  done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
-  assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr

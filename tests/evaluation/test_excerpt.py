@@ -29,7 +29,8 @@ def held(step):
   return [group["prompt_index"] for group in step["groups"] if group["samples"] is not None]
 
 
-def test_a_small_log_is_taken_completely(tmp_path):
+def test_a_small_log_is_taken_completely_and_an_empty_one_has_nothing(tmp_path):
+  assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
   write(tmp_path, [1, 5], groups=3)
   got = excerpt.excerpt(tmp_path)
   assert (got["logged"], got["episodes"], got["taken"]) == (2, 12, 12)
@@ -61,26 +62,33 @@ def test_the_last_step_comes_first_and_every_other_step_gets_a_share(tmp_path):
     assert left["kinds"] == [("right", "answer")] and left["prompt"] is None and left["reward"] == 0.123
 
 
-def test_means_cover_the_whole_file(tmp_path):
+def test_means_cover_the_whole_file_and_one_group_is_taken_however_large(tmp_path):
   rows = [row(g, s) | {"reward": float(g), "outcome": g % 2} for g in range(8) for s in range(2)]
   rows[0] |= {"reward": None, "outcome": None, "ended": "failed"}
   episodes.write_episodes(tmp_path, 1, rows)
   (step,) = excerpt.excerpt(tmp_path, max_bytes=10)["steps"]
   assert step["taken"] == 2 and step["reward"] == pytest.approx(56 / 15, abs=0.01) and step["outcome"] == 0.533
+  assert len(step["groups"]) == 8
   first = step["groups"][0]
   assert (first["reward"], first["spread"], first["right"], first["count"]) == (0.0, 0.0, 0, 2)
   assert first["kinds"] == [("unscored", "failed"), ("wrong", "answer")]
 
 
-def test_one_group_is_taken_however_large_and_none_of_an_empty_log(tmp_path):
-  assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
-  write(tmp_path, [1], groups=4, text="x" * 10_000)
-  got = excerpt.excerpt(tmp_path, max_bytes=100)
-  assert got["taken"] == 2 and len(got["steps"][0]["groups"]) == 4
-
-
-def test_control_tokens_differ_from_text_that_spells_them():
+def test_the_fields_of_a_sample_and_control_tokens():
+  sample = excerpt.compact(row(0, 1))
+  said, seen = sample["segments"]  # the group holds the prompt once
+  assert said == {"owner": "model", "tokens": 1, "stop": "</search>", "pieces": ["hello"], "logprobs": [-0.123]}
+  assert [p["gold"] for p in seen["found"]] == [True, False] and seen["verdict"] == "gold"
+  assert sample["reward"] == 0.123 and sample["terms"] == {"answer": 1.0, "format": None}
+  # A search before the prompt has a verdict of its own.
   logged = row(0, 1)
+  logged["segments"][0] |= dict(query="first", found=[dict(id="g", title="t", text="x", score=None)])
+  logged["segments"][2]["found"] = [dict(id="h", title="t", text="x", score=1)]
+  assert excerpt.compact(logged)["segments"][1]["verdict"] == "no gold"
+  for own, want in ((0.123456, 0.123), ([0.123456, -2.0], [0.123, -2.0])):  # of a turn, or of its tokens
+    logged["segments"][1]["advantages"] = own
+    assert excerpt.compact(logged)["segments"][0]["advantages"] == want
+  # Control tokens differ from text that spells them.
   logged["segments"][1]["control"] = [(0, 5, "<|im_end|>")]
   logged["segments"][2] |= {"text": "a<|x|>b", "control": [(0, 0, "<|x|>"), (9, 7, "<|y|>")]}
   said, seen = excerpt.compact(logged)["segments"]
@@ -92,25 +100,3 @@ def test_an_episode_that_failed_before_its_prompt(tmp_path):
   episodes.write_episodes(tmp_path, 1, [failed, row(0, 1)])
   (group,) = excerpt.excerpt(tmp_path)["steps"][0]["groups"]
   assert group["prompt"]["text"] == "prompt" and [one["segments"] == [] for one in group["samples"]] == [True, False]
-
-
-def test_a_search_before_the_prompt_has_a_verdict_of_its_own():
-  logged = row(0, 1)
-  logged["segments"][0] |= dict(query="first", found=[dict(id="g", title="t", text="x", score=None)])
-  logged["segments"][2]["found"] = [dict(id="h", title="t", text="x", score=1)]
-  assert excerpt.compact(logged)["segments"][1]["verdict"] == "no gold"
-
-
-def test_advantages_of_a_turn_or_of_its_tokens():
-  logged = row(0, 1)
-  for own, want in ((0.123456, 0.123), ([0.123456, -2.0], [0.123, -2.0])):
-    logged["segments"][1]["advantages"] = own
-    assert excerpt.compact(logged)["segments"][0]["advantages"] == want
-
-
-def test_the_fields_of_a_sample():
-  sample = excerpt.compact(row(0, 1))
-  said, seen = sample["segments"]  # the group holds the prompt once
-  assert said == {"owner": "model", "tokens": 1, "stop": "</search>", "pieces": ["hello"], "logprobs": [-0.123]}
-  assert [p["gold"] for p in seen["found"]] == [True, False] and seen["verdict"] == "gold"
-  assert sample["reward"] == 0.123 and sample["terms"] == {"answer": 1.0, "format": None}

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import time
 
@@ -36,11 +37,16 @@ def numbered(request, played=None):
   return dataclasses.replace(played, prompt_index=request.prompt_index, sample=request.sample)
 
 
-def play(asked, at_once):
-  """Episodes end out of order: of those that are played together, the last one first."""
+def play(asked, at_once, noted=None, killed=None):
+  """Of those that are played together, the last one ends first. Notes what is asked; a kill comes after so many."""
   requests = [request for group in asked for request in group]
-  for first in range(0, len(requests), at_once):
-    yield from map(numbered, requests[first : first + at_once][::-1])
+  if noted is not None:
+    noted.extend(request.example.id for request in requests)
+  together = [requests[first : first + at_once][::-1] for first in range(0, len(requests), at_once)]
+  for number, request in enumerate(sum(together, [])):
+    if number == killed:
+      raise KeyboardInterrupt
+    yield numbered(request)
 
 
 def evaluate(out, examples=EXAMPLES, play=play, batch=3, seeds=1, **settings):
@@ -52,9 +58,8 @@ def rows(out):
   return list(jsonl.read(out / "predictions.jsonl"))
 
 
-def test_every_example_once_in_order(tmp_path):
-  metrics = evaluate(tmp_path / "new" / "out")
-  got = rows(tmp_path / "new" / "out")
+def test_rows_in_order_and_means_by_hand(tmp_path):
+  m, got = evaluate(tmp_path / "new" / "out"), rows(tmp_path / "new" / "out")
   assert [row["id"] for row in got] == [e.id for e in EXAMPLES]
   first, wrong, unanswered, failed = got[0], got[6], got[8], got[9]
   assert (first["prediction"], first["em"], first["f1"], first["cover_em"], first["outcome"]) == ("Town 0.", 1, 1, 1, 1)
@@ -64,13 +69,9 @@ def test_every_example_once_in_order(tmp_path):
   assert (failed["em"], failed["outcome"], failed["terms"], failed["failure"]) == (None, None, {"answer": None}, "down")
   assert [row["num_searches"] for row in got] == [0, 1] * 5
   # The passage in the block has the id of its place, "1", which is the gold id, so the search was not wasted.
-  assert got[1]["wasted_searches"] == 0 and got[0]["wasted_searches"] == 0
+  assert got[1]["wasted_searches"] == got[0]["wasted_searches"] == 0
   assert got[0]["response_tokens"] == len("<answer>Town 0.</answer>")
-  assert metrics == json.loads((tmp_path / "new" / "out" / "metrics.json").read_text())
-
-
-def test_means_by_hand(tmp_path):
-  m = evaluate(tmp_path)
+  assert m == json.loads((tmp_path / "new" / "out" / "metrics.json").read_text())
   # Nine were scored: 6 right, 2 that cover the gold with F1 .8, 1 without an answer.
   assert (m["n"], m["failed"]) == (9, 1)
   assert m["em"] == pytest.approx(6 / 9) and m["cover_em"] == pytest.approx(8 / 9)
@@ -79,8 +80,7 @@ def test_means_by_hand(tmp_path):
   assert m["unanswered"] == dict(replies=1, with_gold=0, seen=["I do not know"])
   assert "1 replies have no answer that the recipe can read" in metric_tables.one(m)
   assert m["searches"] == pytest.approx(4 / 9) and m["wasted_searches"] == 0
-  low, high = m["em_interval"]
-  assert 0.2 < low < 6 / 9 < high <= 1
+  assert 0.2 < m["em_interval"][0] < 6 / 9 < m["em_interval"][1] <= 1
   # Hops 1: q0 q2 q4 right, q6 wrong, q8 unanswered. Hops 2: q1 q3 q5 right, q7 wrong; q9 failed.
   assert {hops: (part["n"], part["em"]) for hops, part in m["by_hops"].items()} == {"1": (5, 0.6), "2": (4, 0.75)}
   assert m["by_source"]["a"]["em"] == 1.0 and m["by_source"]["b"]["n"] == 5
@@ -88,15 +88,14 @@ def test_means_by_hand(tmp_path):
   assert m["macro"]["em"] == pytest.approx((1.0 + 0.4) / 2) == m["macro"]["terms/answer"]
   assert m["macro"]["searches"] == pytest.approx((0.5 + 0.4) / 2)
   assert "macro" not in evaluate(tmp_path / "one source", EXAMPLES[:3])
-  assert m["terms"] == {"answer": pytest.approx(6 / 9)}
-  assert m["ended"]["failed"] == 1 and sum(m["ended"].values()) == 10
-  assert m["settings"] == {"checkpoint": "m", "contents": digests.by_field(EXAMPLES)} and m["seconds_cover"] == 10
-  assert m["peak_memory"]["host"] > 2**20
+  assert m["ended"]["failed"] == 1 and sum(m["ended"].values()) == m["seconds_cover"] == 10
+  assert m["settings"] == {"checkpoint": "m", "contents": digests.by_field(EXAMPLES)}
+  assert m["terms"] == {"answer": pytest.approx(6 / 9)} and m["peak_memory"]["host"] > 2**20
   flat = harness.flat(m)  # for metrics.jsonl
   assert flat["evaluation/em"] == pytest.approx(6 / 9) and flat["evaluation/by_hops/2/em"] == 0.75
   assert all(isinstance(value, int | float) for value in flat.values()) and "evaluation/em_interval" not in flat
   none = harness.summarise([])
-  assert none["n"] == 0 and none["em"] is None and none["em_interval"] is None and none["by_hops"] == {}
+  assert none["n"] == 0 and none["em"] is none["em_interval"] is None and none["by_hops"] == {}
 
 
 def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
@@ -113,27 +112,9 @@ def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
   assert "latency" not in evaluate(tmp_path / "together")
 
 
-def noting(ids):
-  """A play that adds the ids of the questions that it is given."""
-
-  def noted(asked, at_once):
-    ids.extend(request.example.id for group in asked for request in group)
-    return play(asked, at_once)
-
-  return noted
-
-
-def killed(out, after, **how):
-  """The ids of the answers that a kill leaves behind, after so many were played."""
-
-  def dies(asked, at_once):
-    for number, one in enumerate(play(asked, at_once)):
-      if number == after:
-        raise KeyboardInterrupt
-      yield one
-
+def killed(out, after):
   with pytest.raises(KeyboardInterrupt):
-    evaluate(out, play=dies, **how)
+    evaluate(out, play=functools.partial(play, killed=after))
 
 
 @pytest.mark.parametrize("torn", [0, 5])
@@ -149,18 +130,19 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
     played = tmp_path / "killed" / "episodes.jsonl"
     played.write_bytes(played.read_bytes() + b'{"index": 7, "id": "q7"')  # the episodes were further on
   again = []
-  resumed = evaluate(tmp_path / "killed", play=noting(again))
+  resumed = evaluate(tmp_path / "killed", play=functools.partial(play, noted=again))
   assert again == (["q6", "q7", "q8", "q9"] if torn else ["q6", "q7", "q9"])
   for name in ("predictions.jsonl", "episodes.jsonl"):
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-  timed = {"seconds", "seconds_cover", "peak_memory"}
-  assert {k: v for k, v in resumed.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
+  assert resumed | {name: whole[name] for name in ("seconds", "seconds_cover", "peak_memory")} == whole
   assert resumed["seconds_cover"] == len(again)
   assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
 
 
-def test_a_kill_between_the_sorting_of_two_files(tmp_path):
-  evaluate(tmp_path)
+def test_a_kill_between_the_sorting_of_two_files_and_a_second_process(tmp_path):
+  with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
+    evaluate(tmp_path)
+  assert evaluate(tmp_path)["n"] == 9
   path = tmp_path / "predictions.jsonl"
   lines = path.read_text().splitlines(keepends=True)
   path.write_text("".join(lines[::-1]))  # the episodes are in order already
@@ -204,22 +186,14 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   assert "means ± sample deviations over 2 seeds" in (said := metric_tables.one(m))
   assert "Exact match                    0.250 ± 0.000  [0.0" in said
   one = json.loads((tmp_path / "seed_1" / "metrics.json").read_text())
-  settings = {"checkpoint": "m", "sample": 1, "contents": digests.by_field(EXAMPLES[:4])}
-  assert one["em"] == 0.25 and one["settings"] == settings
-  assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0]
+  assert one["settings"] == {"checkpoint": "m", "sample": 1, "contents": digests.by_field(EXAMPLES[:4])}
+  assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0] and one["em"] == 0.25
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
   assert more["seconds_cover"] == 4 and more["by_hops"]["1"]["em"] == pytest.approx(1 / 3)
-  with pytest.raises(ValueError, match="with several seeds: give --seeds"):
-    evaluate(tmp_path, EXAMPLES[:4])
-  with pytest.raises(ValueError, match="with one seed: choose another --out"):
-    evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
-
-
-def test_two_processes_do_not_write_to_one_folder(tmp_path):
-  with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
-    evaluate(tmp_path)
-  assert evaluate(tmp_path)["n"] == 9
+  for out, seeds, says in ((tmp_path, 1, "several seeds: give --s"), (tmp_path / "seed_0", 2, "one seed: choose anot")):
+    with pytest.raises(ValueError, match=f"with {says}"):
+      evaluate(out, EXAMPLES[:4], seeds=seeds)
 
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
@@ -245,10 +219,9 @@ def regold(town, number=10):
 def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, caplog, after):
   """q6 and q7 say "town 6 hall": with these golds the two are right, and q0 to q5 ("Town 0.") are not."""
   killed(tmp_path, after=after) if after else evaluate(tmp_path)
-  before = {row["id"]: row for row in rows(tmp_path)}
-  asked = []
-  m = evaluate(tmp_path, examples=regold("town {} hall"), play=noting(asked))
-  assert len(asked) == (3 if after else 0) and not set(asked) & set(before)  # no kept answer is played again
+  before, asked = {row["id"] for row in rows(tmp_path)}, []
+  m = evaluate(tmp_path, examples=regold("town {} hall"), play=functools.partial(play, noted=asked))
+  assert len(asked) == (3 if after else 0) and not set(asked) & before  # no kept answer is played again
   assert m["em"] == pytest.approx(2 / 9) and "their golds" in caplog.text and "without playing" in caplog.text
   assert m["em"] == evaluate(tmp_path / "new", examples=regold("town {} hall"))["em"]
   assert rows(tmp_path) == rows(tmp_path / "new")  # lengths in tokens included
@@ -284,8 +257,8 @@ def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
   assert score([dataclasses.replace(one, supporting=()) for one in EXAMPLES[:3]])["n"] == 3  # no judge read these
 
 
-@pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json"])
-@pytest.mark.parametrize("place, seeds", [("", 1), ("", 2), ("seed_1", 2)])
+@pytest.mark.parametrize("mark, place, seeds", [("metrics.jsonl", "", 1), ("index.json", "", 2),
+                                                ("metrics.jsonl", "seed_1", 2)])  # fmt: skip
 def test_a_run_or_an_index_is_not_written_into(tmp_path, mark, place, seeds):
   (tmp_path / place).mkdir(exist_ok=True)
   (tmp_path / place / mark).write_text("{}")
@@ -332,17 +305,14 @@ def test_a_rollout_that_loses_or_repeats_questions_is_refused(tmp_path):
   with pytest.raises(RuntimeError, match="question 0 .*'q0'.*not requested or has already been answered"):
     evaluate(tmp_path, play=lambda asked, at_once: (numbered(asked[0][0]) for _ in range(2)))
   with pytest.raises(RuntimeError, match="question 3 .*'q0'"):
-    wrong = lambda asked, at_once: (dataclasses.replace(episode(EXAMPLES[0]), prompt_index=3) for _ in range(1))
-    evaluate(tmp_path, play=wrong)
+    evaluate(tmp_path, play=lambda *_: (dataclasses.replace(episode(one), prompt_index=3) for one in EXAMPLES[:1]))
 
 
 @pytest.mark.parametrize("fewest, batch, works, says", [
   (harness.FEWEST, 3, 4, "6 of 10 episodes failed.*share=0.5.*said: down.*same command"),
   (4, 1, 0, "4 of 4"),  # a long evaluation is stopped early
 ])  # fmt: skip
-def test_a_failed_tool_stops_the_evaluation_and_keeps_finished_answers(
-  tmp_path, monkeypatch, fewest, batch, works, says
-):
+def test_a_failed_tool_stops_all_and_finished_answers_stay(tmp_path, monkeypatch, fewest, batch, works, says):
   monkeypatch.setattr(harness, "FEWEST", fewest)
   played = []
 
@@ -352,8 +322,7 @@ def test_a_failed_tool_stops_the_evaluation_and_keeps_finished_answers(
       yield one if one.prompt_index < works else dataclasses.replace(one, ended="failed", failure="down")
 
   with pytest.raises(harness.TooManyFailures, match=says):
-    settings = {"checkpoint": "m"}
-    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings=settings, batch=batch, max_failed_share=0.5)
+    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings=dict(checkpoint="m"), batch=batch, max_failed_share=0.5)
   assert len(played) == min(fewest, 10)
   # Those that failed are asked again.
   assert [row["id"] for row in rows(tmp_path)] == ["q2", "q1", "q0", "q3"][: works or 0]
@@ -375,13 +344,12 @@ def test_an_answer_without_a_verdict_is_not_wrong(tmp_path):
   m = harness.evaluate(EXAMPLES[:5], play, judged, tmp_path, settings={}, batch=5)
   assert [row["outcome"] for row in rows(tmp_path)] == [1.0, 0.0, None, 1.0, None]
   assert (m["n"], m["failed"], m["unjudged"]) == (4, 1, 1)
-  assert m["outcome"] == pytest.approx(2 / 3) and m["em"] == 0.0  # means over three and over four questions
-  assert m["outcome_interval"][1] == 1.0
+  # Means over three and over four questions.
+  assert m["outcome"] == pytest.approx(2 / 3) and m["em"] == 0.0 and m["outcome_interval"][1] == 1.0
   line = {row["label"]: row["n"] for row in metric_tables.comparison(None, m)}
   assert line["Correct by the recipe"] == 3 and line["Exact match"] == 4
   assert "1 answers got no verdict from the judge and are not in" in metric_tables.one(m)
-  row = rows(tmp_path)[2]
-  unknown = harness.summarise([row, row])
+  unknown = harness.summarise(rows(tmp_path)[2:3] * 2)
   assert (unknown["outcome"], unknown["outcome_interval"], unknown["unjudged"], unknown["em"]) == (None, None, 2, 0.0)
 
 
@@ -390,8 +358,8 @@ def test_training_excludes_answers_without_a_verdict_from_the_outcome(preset, un
   judged = recipes.get("when_to_search", preset)
   turns = [("model", "<think> a </think><reflect> b </reflect><answer> x </answer>")]
   of = lambda example, verdict: structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict))
-  made = [*map(of, EXAMPLES, (1.0, None, None))]
-  made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
+  *made, last = map(of, EXAMPLES, (1.0, None, None))
+  made.append(dataclasses.replace(last, ended="failed", failure="down"))
   metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
   assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
   assert rewards.Scorer(metric="outcome").measure(judged, EXAMPLES[:3], made, 1) == [1.0, None, None]

@@ -1,13 +1,12 @@
 """Episodes in the flat form, and as ATIF trajectories by the rules of version 1.7."""
 
 import json
-import sys
 
 import fake_run
 import pytest
+from console import ragrl
 
 from ragrl_jax import recipes, structs
-from ragrl_jax.cli import commands, export_traces
 from ragrl_jax.report import interchange
 from ragrl_jax.store import episodes, jsonl
 
@@ -32,7 +31,7 @@ TOTALS = fields({}, total_prompt_tokens=int, total_completion_tokens=int, total_
 TRAJECTORY = fields(dict(schema_version=str, agent=AGENT, steps=[STEP]), session_id=str, trajectory_id=str, notes=str,
                     final_metrics=TOTALS, continued_trajectory_ref=str, extra=dict,
                     subagent_trajectories=[dict])  # fmt: skip
-OF_AGENTS = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
+OF_AGENTS = {"model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics"}
 
 
 def has(value, kind, where):
@@ -52,23 +51,20 @@ def has(value, kind, where):
     assert (isinstance(value, kind) or number) and (kind is bool or not isinstance(value, bool)), f"{where}={value!r}"
 
 
-def check(trajectory, embedded=False):
+def check(trajectory):
   """ATIF's rules between the fields, after `has`."""
   has(trajectory, TRAJECTORY, "trajectory")
   assert trajectory["schema_version"] == "ATIF-v1.7" and trajectory["steps"]
   assert [step["step_id"] for step in trajectory["steps"]] == list(range(1, len(trajectory["steps"]) + 1))
   for step in trajectory["steps"]:
-    assert step["source"] in ("system", "user", "agent")
-    if step["source"] != "agent":
-      assert not set(OF_AGENTS) & step.keys(), step
+    assert step["source"] == "agent" or step["source"] in ("system", "user") and not OF_AGENTS & step.keys(), step
     calls = [call["tool_call_id"] for call in step.get("tool_calls", ())]
     for result in step.get("observation", {"results": ()})["results"]:
       assert result.get("source_call_id") in (None, *calls)
-  assert not embedded or trajectory["trajectory_id"]
   others = trajectory.get("subagent_trajectories", [])
-  assert len({one["trajectory_id"] for one in others}) == len(others)
+  assert len({one["trajectory_id"] for one in others} - {""}) == len(others)
   for one in others:
-    check(one, embedded=True)
+    check(one)
 
 
 def test_the_check_refuses_what_is_wrong():
@@ -76,8 +72,10 @@ def test_the_check_refuses_what_is_wrong():
   asked = dict(step_id=1, source="user", message="Q")
   check(good | dict(steps=[asked]))
   odd = [dict(step_id=2), dict(reasoning_content="x"), dict(odd=1), dict(message=1)]
-  odd += [dict(observation=dict(results=[dict(source_call_id="call_1")]))]
-  odd += [dict(source="agent", message="", metrics=dict(logprobs=[None]))]
+  odd += [
+    dict(observation=dict(results=[dict(source_call_id="1")])),
+    dict(source="agent", metrics=dict(logprobs=[None])),
+  ]
   for steps in ([], *([asked | one] for one in odd)):
     with pytest.raises(AssertionError):
       check(good | dict(steps=steps))
@@ -89,31 +87,20 @@ def folder(tmp_path_factory):
   return fake_run.make(tmp_path_factory.mktemp("runs") / "a", steps=6, logged_every=6)
 
 
-@pytest.fixture
-def exported(tmp_path, monkeypatch, capsys):
-  def export(folder, form="jsonl", out=tmp_path / "traces.jsonl", refused=None):
-    """The rows that `ragrl export-traces` writes; or it ends with 2, and says why."""
-    monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--format", form, "--out", str(out)])
-    if refused:
-      with pytest.raises(SystemExit) as ended:
-        commands.guarded(export_traces.main)
-      assert ended.value.code == 2 and refused in capsys.readouterr().err
-      return []
-    assert commands.guarded(export_traces.main) == 0
-    # A raw U+2028 in a row would break its line here, but not for jsonl.read.
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert json.loads(capsys.readouterr().out) == dict(episodes=len(rows), format=form, file=str(out))
-    return rows
-
-  return export
+def exported(folder, out, form):
+  """The rows that `ragrl export-traces` writes."""
+  done = ragrl("export-traces", f"--workdir={folder}", f"--format={form}", f"--out={out}", says="")
+  # A raw U+2028 in a row would break its line here, but not for jsonl.read.
+  rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+  assert json.loads(done.stdout) == dict(episodes=len(rows), format=form, file=str(out))
+  return rows
 
 
-def test_every_episode_becomes_a_valid_trajectory_with_its_tokens(folder, exported):
-  found = exported(folder, "atif")
+def test_every_episode_becomes_a_valid_trajectory_with_its_tokens_and_a_flat_row(folder, tmp_path):
+  found, flats = (exported(folder, tmp_path / "traces.jsonl", form) for form in ("atif", "jsonl"))
   kept = list(episodes.read_folder(folder))
   assert len(found) == len(kept) == 48 and len({one["trajectory_id"] for one in found}) == 48
-  searches = 0
-  for trajectory, row in zip(found, kept):
+  for trajectory, flat, row in zip(found, flats, kept, strict=True):
     check(trajectory)
     episode = episodes.episode_of(row)
     said = [segment for segment in episode.segments if segment.owner == structs.MODEL]
@@ -124,29 +111,21 @@ def test_every_episode_becomes_a_valid_trajectory_with_its_tokens(folder, export
       assert metrics["logprobs"] == pytest.approx(segment.logprobs) and step["llm_call_count"] == 1
       before = episode.segments[: episode.segments.index(segment)]
       assert metrics["prompt_token_ids"] == [i for one in before for i in one.ids]
-      searches += len(step.get("tool_calls", ()))
     calls = [call["arguments"]["query"] for step in steps for call in step.get("tool_calls", ())]
-    assert calls == [search.query for search in episode.searches]
+    told = [m["query"] for m in flat["messages"] if m["role"] == "tool"]
+    assert calls == told == [search.query for search in episode.searches]
     totals = trajectory["final_metrics"]
     assert totals["total_completion_tokens"] == episode.num_model_tokens and totals["extra"]["reward"] == row["reward"]
     assert trajectory["extra"]["facts"] == row["facts"] and trajectory["session_id"] == "a"
-  assert searches > 20
-  step = found[0]["steps"][1]
-  assert step["reasoning_content"].startswith("I ") and not step["message"].startswith("<think>")
-
-
-def test_the_flat_form(folder, exported):
-  found = exported(folder)
-  kept = list(episodes.read_folder(folder))
-  for flat, row in zip(found, kept, strict=True):
     roles = ["assistant" if segment["owner"] == "model" else "tool" for segment in row["segments"][1:]]
     assert [m["role"] for m in flat["messages"]] == ["user", *roles]
-    queries = [search.query for search in episodes.episode_of(row).searches]
-    assert [m["query"] for m in flat["messages"] if m["role"] == "tool"] == queries
     same = {name: row[name] for name in ("reward", "terms", "id", "step")} | dict(verdicts=row["facts"], run="a")
     assert flat | same == flat
-  assert found[0]["messages"][0]["content"].startswith("<|im_start|>user\nAnswer the question.")
-  assert any(flat["verdicts"] for flat in found)
+  assert sum(message["role"] == "tool" for flat in flats for message in flat["messages"]) > 20
+  step = found[0]["steps"][1]
+  assert step["reasoning_content"].startswith("I ") and not step["message"].startswith("<think>")
+  assert flats[0]["messages"][0]["content"].startswith("<|im_start|>user\nAnswer the question.")
+  assert any(flat["verdicts"] for flat in flats)
 
 
 def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_kept_apart(tmp_path):
@@ -160,17 +139,14 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   (tmp_path / "settings.json").write_text(json.dumps(settings))
   jsonl.write(tmp_path / episodes.PLAYED, [episodes.played(example, episode)])
   assert interchange.write(tmp_path, "atif", tmp_path / "out.jsonl") == 1
-  (found,) = jsonl.read(tmp_path / "out.jsonl")
-  check(found)
+  check(found := next(jsonl.read(tmp_path / "out.jsonl")))
   assert found["agent"]["model_name"] == "checkpoints/40" and found["agent"]["name"] == "search_r1"
   assert [step["source"] for step in found["steps"]] == ["user", "agent", "agent"] and "/home" not in json.dumps(found)
   assert found["steps"][1]["observation"]["results"][0]["content"] == "a notice"
   assert all("metrics" not in step for step in found["steps"])
 
   row = episodes.row(example, split, terms={"answer": None}, weights={}, reward=None, outcome=None)
-  about = interchange.described(tmp_path)
-  found = interchange.atif(row, about)
-  check(found)
+  check(found := interchange.atif(row, about := interchange.described(tmp_path)))
   (other,) = found["subagent_trajectories"]
   assert [step["message"] for step in other["steps"]] == ["Again", "No"] and len(found["steps"]) == 3
   assert episodes.episode_of(episodes.played(example, split)).starts == (4,)  # an evaluation's row, too
@@ -178,10 +154,10 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   assert [m["conversation"] for m in interchange.flat(row, about)["messages"]] == [0, 0, 0, 0, 1, 1]
 
 
-def test_the_episodes_themselves_are_not_overwritten_and_a_folder_without_any_is_named(folder, tmp_path, exported):
+def test_the_episodes_themselves_are_not_overwritten_and_a_folder_without_any_is_named(folder, tmp_path):
   file = next(iter(episodes.steps(folder).values()))
-  before = file.read_bytes()
-  exported(folder, out=file, refused=f"--out={file}: this file is read, too")
-  assert file.read_bytes() == before
-  exported(tmp_path, refused="has no episodes")
-  assert not (tmp_path / "traces.jsonl").exists()
+  before, new = file.read_bytes(), tmp_path / "traces.jsonl"
+  for given, out, says in ((folder, file, f"--out={file}: this file is read, too"), (tmp_path, new, "has no episodes")):
+    done = ragrl("export-traces", f"--workdir={given}", "--format=jsonl", f"--out={out}")
+    assert done.returncode == 2 and says in done.stderr
+  assert file.read_bytes() == before and not new.exists()

@@ -18,9 +18,8 @@ def made(tmp_path):
   generator = paper_runs.trained(tmp_path / "generator", "lear:sft,generator", "qwen2.5-1.5b")
   best = dict(checkpoint=run / "checkpoints" / "450", chosen_by="evaluation/measure/em_from_evidence")
   rows_ = [paper_runs.row(i, right=False, evidence=f"e{i}", passage_tokens=600, evidence_tokens=20) for i in range(4)]
-  flags = (OWN, "--config.switches.answers=", "--config.evaluate.batch=64")
-  place = tmp_path / "extracted"
-  extracted = paper_runs.evaluation(place, "lear:inference", rows_, data="nq.jsonl", flags=flags, **best)
+  best |= dict(data="nq.jsonl", flags=(OWN, "--config.switches.answers=", "--config.evaluate.batch=64"))
+  extracted = paper_runs.evaluation(tmp_path / "extracted", "lear:inference", rows_, **best)
   of = dict(checkpoint=generator, data="nq.jsonl")
   said = lambda right: [paper_runs.row(i, right=i < right) for i in range(4)]
   read = paper_runs.read(tmp_path / "read", extracted, said(3), **of)
@@ -81,21 +80,17 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
   for run in runs.values():
     commands += commands_of.evaluation(papers.PAPERS["lear"], main.columns[0], run).split(" && ")
   small = {
-    r"hf:RUC-NLPIR/FlashRAG_datasets/nq/(\w+)": rf"{tmp_path}/nq_\1.jsonl",
-    "DPR_INDEX": f"{tmp_path}/index",
+    r"hf:RUC-NLPIR/FlashRAG_datasets/nq/(\w+)": rf"{tmp_path}/nq_\1.jsonl", "DPR_INDEX": f"{tmp_path}/index",
     "--config.model.path=Qwen/Qwen2.5-1.5B-Instruct": "--config.prompting.tokenizer=bytes",
-    "--checkpoint": "--config.prompting.tokenizer=bytes --checkpoint",
-    "=out/lear": f"={tmp_path}/out",
-    r"--config=(lear:\S+)": r"--config=\1,smoke",
-    r"--config=lear ": "--config=lear:smoke ",
-  }
+    "--checkpoint": "--config.prompting.tokenizer=bytes --checkpoint", "=out/lear": f"={tmp_path}/out",
+    r"--config=(lear:\S+)": r"--config=\1,smoke", r"--config=lear ": "--config=lear:smoke ",
+  }  # fmt: skip
   own = [f"--config.data.{name}={tmp_path}/nq_{split}.jsonl" for name, split in zip(("train", "evaluate"), splits)]
   folders = []
   for command in dict.fromkeys(commands):
     given = own if command.startswith("ragrl train ") else []  # the config names NQ's sets on the hub
     words = paper_runs.run(command, small, *given)
-    if words[0] == "evaluate":
-      folders += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+    folders += [word[6:] for word in words if words[0] == "evaluate" and word.startswith("--out=")]
   evaluations = [records.read(folder) for folder in folders]
   assert [one.facts.get("chosen_by") for one in evaluations].count("evaluation/measure/em_from_evidence") == 1
   cells = paper_runs.cells("lear", "Table 4, 1.5B", *evaluations, any_model=True)

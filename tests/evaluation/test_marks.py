@@ -13,14 +13,11 @@ PASSAGES = (
 )
 
 
-def row(*turns, prompt="Where was Oda born?", facts=None):
-  segments = [structs.Segment(structs.ENVIRONMENT, (), prompt)]
-  for turn in turns:
-    if isinstance(turn, str):
-      segments.append(structs.Segment(structs.MODEL, (), turn))
-    else:
-      segments.append(structs.Segment(structs.ENVIRONMENT, (), "<information>…</information>", (), "", "who", turn))
-  return episodes.played(EXAMPLE, structs.Episode(tuple(segments), facts=facts or {}, ended="answer"))
+def row(*turns, prompt="Where was Oda born?"):
+  found = lambda turn: structs.Segment(structs.ENVIRONMENT, (), "<information>…</information>", (), "", "who", turn)
+  said = [structs.Segment(structs.MODEL, (), turn) if isinstance(turn, str) else found(turn) for turn in turns]
+  asked = structs.Segment(structs.ENVIRONMENT, (), prompt)
+  return episodes.played(EXAMPLE, structs.Episode((asked, *said), ended="answer"))
 
 
 def marked(*turns, **how):
@@ -78,22 +75,17 @@ def test_words_and_numbered_references_of_the_prompt_can_be_quoted_and_cited(pro
   assert [only(its) for its in marked(said, prompt=prompt)] == [[there], [mark]]
 
 
-def test_citations_of_the_newest_results():
+def test_citations_are_of_the_newest_results_and_of_no_prompt_after_a_search_without_any():
   found = marked(PASSAGES, "Doc 2 helps, Doc 7 does not exist, and [1, 2] agree.")
   assert only(found[2]) == [("Doc 2", "cite", "cites passage 2"), ("[1, 2]", "cite", "cites passage 1, Oda; passage 2")]
   assert [one["cited"] for one in found[1]["found"]] == [True, True]
   again = marked(PASSAGES, "x", PASSAGES[:1], "Doc 2 is of the first results")
   assert only(again[4]) == [] and not again[1]["found"][1]["cited"]
-
-
-def test_a_prompt_after_a_search_without_results_is_not_cited():
   made = row("As rule [1] says, Velmar.", prompt="Rules:\n1. cite\nWhere?")
   made["segments"][0] |= dict(query="who", found=[])
   first, said = kept_traces.marked(made)
   assert first == {"found": []} and not only(said)
-
-
-def test_overlapping_spans_keep_the_first():
+  # Of overlapping spans the first one is kept.
   spans = [(2, 6, "found", "one"), (4, 9, "near", "two"), (9, 9, "cite", "empty"), (0, 1, "cite", "three")]
   assert kept_traces.runs("abcdefghij", spans) == [["a", "cite", "three"], ["b"], ["cdef", "found", "one"], ["ghij"]]
   assert kept_traces.runs("", []) == [[""]]
@@ -106,9 +98,8 @@ def test_judged_steps_have_their_basis():
   turns.append(("model", "<think> Velmar it is. </think><answer> Velmar </answer>"))
   facts = dict(information_think=(0.0,), think_answer=(None,), think_search=())
   episode = structs.Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
-  got = kept_traces.judged(episodes.played(EXAMPLE, episode))
   basis, claim = "Doc 1(Title: Oda) Oda was born in Velmar.", "Velmar it is."
-  assert got == [
+  assert kept_traces.judged(episodes.played(EXAMPLE, episode)) == [
     dict(name="thought after results", term="information_think", claim=claim, basis=basis, verdict=0.0),
     dict(name="answer after its thought", term="think_answer", claim="Velmar", basis=claim, verdict=None),
   ]

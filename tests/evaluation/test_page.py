@@ -17,13 +17,10 @@ import pytest
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.report import rendering, side_by_side
 
-BROWSER = os.environ.get("CHROMIUM") or next(
-  filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-FLAGS = (
-  "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-  "--disable-component-update --disable-sync --hide-scrollbars"
-).split()
+FOUND = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+BROWSER = os.environ.get("CHROMIUM") or next(FOUND, None)
+FLAGS = ["--headless", "--no-sandbox", "--no-first-run", "--hide-scrollbars"]
+FLAGS += [f"--disable-{what}" for what in "gpu quic background-networking component-update sync".split()]
 FILE_BUDGET = "--virtual-time-budget=4000"  # ms: a page in a file needs no server, so that its clock may run ahead
 PICTURES = pathlib.Path(__file__).parents[2] / "out" / "browser"  # screenshots for a person
 pytestmark = [
@@ -74,12 +71,9 @@ def several(fake_run, tmp_path_factory):
   return side_by_side.write(sorted(folder.iterdir()), folder / "runs.html")
 
 
-def test_the_page_runs_under_its_own_policy(page, tmp_path):
+def test_the_pages_run_under_their_own_policy(page, several, tmp_path):
   dom = opened(page, tmp_path)
   assert dom.count("<svg") >= 14 and 'class="segment model"' in dom
-
-
-def test_several_runs(several, tmp_path):
   dom = opened(several, tmp_path)
   assert dom.count("<svg") >= 14 and dom.count('aria-pressed="true"') == 10
   assert 'aria-label="Reward: first from' in dom and "third &lt;" in dom
@@ -88,10 +82,9 @@ def test_several_runs(several, tmp_path):
 @pytest.fixture(scope="module")
 def seen(page, several, tmp_path_factory):
   """{"page 390": the recorded view, …}: three pages at two widths, in one browser."""
-  folder = tmp_path_factory.mktemp("seen")
-  data = page_lib.gather(page.parent, max_bytes=50_000)
   pages = {name: path.read_text(encoding="utf-8") for name, path in (("page", page), ("runs", several))}
-  return recorded(pages | {"long": rendering.run(too_long(data))}, ACTIONS, folder)
+  pages["long"] = rendering.run(too_long(page_lib.gather(page.parent, max_bytes=50_000)))
+  return recorded(pages, ACTIONS, tmp_path_factory.mktemp("seen"))
 
 
 def recorded(pages, actions, folder):
@@ -101,8 +94,8 @@ def recorded(pages, actions, folder):
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     text = text.replace("</body>", f"<script>{actions}</script></body>")
     (folder / f"{name}.html").write_text(text, encoding="utf-8")
-  frames = "".join(FRAME.format(name, width) for name in pages for width in WIDTHS)
-  (folder / "host.html").write_text(HOST.format(frames), encoding="utf-8")
+  frames = [FRAME.format(name, width) for name in pages for width in WIDTHS]
+  (folder / "host.html").write_text(HOST.format("".join(frames)), encoding="utf-8")
   dom = opened(folder / "host.html", folder)
   return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
 
@@ -162,23 +155,26 @@ def spoiled(data, text, body):
       yield group, sample
 
 
-def test_what_a_reader_does(page, seen, width):
+def test_what_a_reader_does_with_charts_episodes_and_questions(page, seen, width):
   seen = seen[f"page {width}"]
   assert "error" not in seen, seen["error"]
-  assert seen["charts"] == len(page_lib.gather(page.parent)["curves"]["panels"])
+  assert seen["charts"] == len((data := page_lib.gather(page.parent))["curves"]["panels"])
   assert seen["wide"] == [width, width] and seen["outside"] == []
   # The middle of one chart is step 30 of 60. All charts with a value there show it.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
   assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][1:4]} == {"30"}
   assert seen["control"] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
-  assert seen["shaded"] > 0 and seen["unlikely"] > 0
-  assert "log-probability" in seen["tip"] and "advantage" in seen["tip"]
+  assert seen["shaded"] > 0 < seen["unlikely"] and "log-probability" in seen["tip"] and "advantage" in seen["tip"]
   assert seen["wrong"] and all(text.startswith("✗") for text in seen["wrong"])
   assert seen["ended"] in ([], ["ended by eos"])
   assert re.fullmatch(r"#episode-\d+-\d+-\d+", seen["address"]) and seen["scheme"] in ("dark", "light")
   assert seen["linked"][0] == seen["linked"][1]  # the episode that shows what moved
-  for word in ("NaN", "undefined", "[object", "null"):
-    assert word not in seen["words"]
+  assert not [word for word in ("NaN", "undefined", "[object", "null") if word in seen["words"]]
+  # Held-out questions can be filtered by kind and words.
+  counts = data["answers"]["counts"]
+  assert seen["answers"][0] == 100 and sum(counts.values()) == 149  # of 150 questions one has failed
+  assert f"{counts['gained']} gained, {counts['lost']} lost" in seen["answers"][1]
+  assert seen["gained"] == ["gained"] and len(seen["one"]) == 1 and "number 149," in seen["one"][0]
 
 
 def test_each_tokens_shade_is_its_own_advantage(page, seen):
@@ -195,14 +191,7 @@ def test_each_tokens_shade_is_its_own_advantage(page, seen):
   assert {"token", 1, 2} <= kinds
 
 
-def test_held_out_questions_can_be_filtered_by_kind_and_words(page, seen, width):
-  seen, counts = seen[f"page {width}"], page_lib.gather(page.parent)["answers"]["counts"]
-  assert seen["answers"][0] == 100 and sum(counts.values()) == 149  # of 150 questions one has failed
-  assert f"{counts['gained']} gained, {counts['lost']} lost" in seen["answers"][1]
-  assert seen["gained"] == ["gained"] and len(seen["one"]) == 1 and "number 149," in seen["one"][0]
-
-
-def test_curves_can_be_smoothed_and_hidden(page, seen, width):
+def test_curves_can_be_smoothed_and_episodes_found_and_paged_through(page, seen, width):
   seen = seen[f"page {width}"]
   # The norm of step 37 is not finite: a gap. Evaluations, ten steps apart, are connected. Unused endings are 0.
   assert seen["parts"] == [2, 1, 1]
@@ -211,10 +200,6 @@ def test_curves_can_be_smoothed_and_hidden(page, seen, width):
   assert head[0] == "step" and {"reward", "evaluation/em", "ended/length"} <= set(head) and head[1:] == sorted(head[1:])
   cells = dict(zip(head, second))
   assert first[0] == "0" and cells["step"] == "1" and float(cells["reward"]) > 0 and cells["evaluation/em"] == ""
-
-
-def test_episodes_can_be_found_and_paged_through(page, seen, width):
-  seen = seen[f"page {width}"]
   steps = page_lib.gather(page.parent)["episodes"]["steps"]
   # The mean is from the step's row in metrics.jsonl, not from the groups on the page.
   assert seen["steps"][-1] == f"60 · reward {steps[-1]['reward']:.3g}"
@@ -226,16 +211,13 @@ def test_episodes_can_be_found_and_paged_through(page, seen, width):
   assert seen["before"][0] == 11 and seen["before"][1] in [group["question"] for group in steps[11]["groups"]]
 
 
-def test_runs_can_be_hidden(seen, width):
-  seen = seen[f"runs {width}"]
+def test_runs_can_be_hidden_and_no_text_is_too_long_for_a_page(seen, width):
+  long, seen = seen[f"long {width}"], seen[f"runs {width}"]
   assert "error" not in seen, seen["error"]
   assert seen["wide"] == [width, width] and seen["outside"] == [] and seen["narrow"] == []
   assert seen["switched"] == [seen["charts"]] * 2  # the first run's line is missing in every chart
   assert seen["csv"][0].startswith("run,step,") and seen["csv"][1].startswith("first,0,")
-
-
-def test_no_text_is_too_long_for_the_page(seen, width):
-  assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
+  assert long["outside"] == [] and long["wide"] == [width, width]
 
 
 ATTACK = (

@@ -81,11 +81,9 @@ def test_several_runs_share_a_chart():
   found = panels.curves({"a": rows(3, kl=0.0, old_kl=0.5, speed=1), "b": second})
   of = lambda chart: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
   assert {chart["title"]: of(chart) for chart in found["panels"] + found["more"][0]["charts"]} == {
-    "Reward": [("a", "reward", 0), ("b", "reward", 1)],
-    "Held-out exact match": [("b", "evaluation/em", 1)],
-    "KL": [("a", "old_kl", 0)],
-    "speed": [("a", "speed", 0), ("b", "speed", 1)],
-  }
+    "Reward": [("a", "reward", 0), ("b", "reward", 1)], "Held-out exact match": [("b", "evaluation/em", 1)],
+    "KL": [("a", "old_kl", 0)], "speed": [("a", "speed", 0), ("b", "speed", 1)],
+  }  # fmt: skip
   assert [item["name"] for item in found["constant"]] == ["kl", "new"]
   assert [run["steps"] for run in found["runs"]] == [[0, 1, 2], [0, 1]]
   both = panels.curves({"a": rows(2, kl=1.0, old_kl=0.5), "b": rows(2)})

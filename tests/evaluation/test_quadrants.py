@@ -102,7 +102,6 @@ def test_the_commands(tmp_path):
   jsonl.write(tmp_path / "asked.jsonl", (asked | dict(id=str(i)) for i in range(5)))
   data = f"--data={tmp_path}/asked.jsonl"
   for command, says in (
-    (["quadrants", f"--results={tmp_path}/a", f"--results={tmp_path}/b"], "popqa"),
     (["quadrants", f"--curve={tmp_path}/a"], "0.600"),
     (["quadrants", f"--results={tmp_path}/seeds", f"--results={tmp_path}/b"], "popqa"),
     # The second of two passages holds the answer: 1 / log2(3).

@@ -117,17 +117,12 @@ def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path
   assert not jsonl.step_files(tmp_path / jsonl.EVALUATIONS) and question_rows.gather_changes(tmp_path) is None
 
 
-def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
+def test_the_same_id_in_two_sets_is_two_questions_and_hostile_answers_are_shown_as_text(tmp_path):
+  jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 1.0, "reward": 0.5}])
   for step, em in ((0, 0.0), (3, 1.0)):
-    write(tmp_path, step, row("1", em), row("1", 0.0, "musique"))
+    write(tmp_path, step, row("1", em, prediction="</script><b>bold" + "x" * 1000), row("1", 0.0, "musique"))
   found = question_rows.gather_changes(tmp_path)["rows"]
   assert [(one["source"], one["kind"]) for one in found] == [("nq", "gained"), ("musique", "wrong")]
-
-
-def test_hostile_answers_are_shown_as_text(tmp_path):
-  jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 1.0, "reward": 0.5}])
-  for step in (0, 1):
-    write(tmp_path, step, row("a", 0.0, prediction="</script><b>bold" + "x" * 1000))
   text = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
   assert "<b>bold" not in text and 'id="answers-table"' in text
   said = page_lib.gather(tmp_path)["answers"]["rows"][0]["after"]["said"]

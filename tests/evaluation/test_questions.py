@@ -107,9 +107,8 @@ def test_gold_sentences_come_from_the_original_question():
   asked.append(Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),)))
   originals = [
     Example("h1", 'what\'s "large"?', ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
-    Example("h2", "Else?", ("x",), PASSAGES),
-    Example("h3", "Own?", ("x",), PASSAGES, evidence=((2, "No."),)),
-  ]
+    Example("h2", "Else?", ("x",), PASSAGES), Example("h3", "Own?", ("x",), PASSAGES, evidence=((2, "No."),)),
+  ]  # fmt: skip
   found = questions.with_evidence(asked, originals)
   assert [e.evidence for e in found] == [((0, "It is large."),), (), ((0, "It is old."),)]
   assert [e.id for e in found] == ["l1", "l2", "l3"] and found[1] == asked[1]

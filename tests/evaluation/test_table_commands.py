@@ -3,29 +3,21 @@
 import pathlib
 import re
 
+import paper_runs
 import pytest
-from absl import flags
-from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
-from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
 from ragrl_jax.evaluation import records
 from ragrl_jax.evaluation.tables import commands_of, filling, papers
 from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
-CONFIGS = ROOT / "configs"
 
 
 def _kept(run):
   """(the config of a row's training, the steps of which its folder has checkpoints at the end)."""
-  name, _, variant = run.train.partition(":")
-  words = ["train", f"--config={CONFIGS / f'{name}.py'}:{variant}", *run.needs, *run.train_flags]
-  values = flags.FlagValues()
-  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
-  values(words)
-  config = values.config
+  config = paper_runs.config_of(run.train, *run.needs, *run.train_flags)
   saved = [step for step in range(1, config.steps + 1) if step % config.checkpoint.every == 0 or step == config.steps]
   return config, saved[-config.checkpoint.keep :]
 
@@ -81,7 +73,7 @@ def test_a_missing_verdict_names_the_judge_of_the_papers_own_question():
     cells = [cell for one in filling.fill(papers.PAPERS[name], []) for found in one.cells for cell in found]
     said = {cell.why_not for cell in cells if "ragrl judge" in cell.why_not}
     assert said and all(f"`ragrl judge --config={config} " in text for text in said)
-    assert config_lib.load(CONFIGS / f"{name}.py", config.partition(":")[2]).judge.prompt in ("correctness", "answer")
+    assert config_lib.load(config).judge.prompt in ("correctness", "answer")
 
 
 def test_the_page_counts_as_figure_four_does():

@@ -123,7 +123,7 @@ NOTICE = (
 )
 
 
-def test_a_notice_of_the_environment_is_not_the_models(tmp_path):
+def test_a_notice_of_the_environment_and_a_repeated_question(tmp_path):
   never = f"<think>I think.</think>{NOTICE}<think>Still.</think>{NOTICE}"
   owners = [owner for owner, _ in foreign_transcripts.turns(never, "search_r1")]
   assert owners == [MODEL, ENVIRONMENT, MODEL, ENVIRONMENT]
@@ -131,9 +131,7 @@ def test_a_notice_of_the_environment_is_not_the_models(tmp_path):
   metrics, rows = scored(tmp_path, [dict(id="q1", response=later), dict(id="q2", response=never)], "search_r1")
   assert [row["prediction"] for row in rows] == ["Jane Austen", None] and metrics["answered"] == 0.5
   assert [row["num_searches"] for row in rows] == [1, 0]
-
-
-def test_a_question_that_the_model_repeats_is_not_the_prompt(tmp_path):
+  # A question that the model repeats is no prompt.
   said = WRITTEN["search_r1"].format(FOUND).replace("By Jane", "To answer the question: who wrote Emma? By Jane")
   _, rows = scored(tmp_path, [dict(id="q1", response=said), dict(id="q2", prediction="Peru")], "search_r1")
   assert rows[0]["num_searches"] == 1 and rows[0]["terms"]["think_answer"] == 1.0

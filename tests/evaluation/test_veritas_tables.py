@@ -149,17 +149,13 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
     compared.append(commands_of.evaluation(PAPER, column, of))
   with serving(even) as (endpoint, _):
     small = {
-      "ENDPOINT": endpoint,
-      "JUDGE_FOLDER|Qwen/Qwen2.5-7B-Instruct": str(judge_folders.decoder(tmp_path / "decoder")),
+      "ENDPOINT": endpoint, "JUDGE_FOLDER|Qwen/Qwen2.5-7B-Instruct": str(judge_folders.decoder(tmp_path / "decoder")),
       "NLI_FOLDER": str(judge_folders.t5(tmp_path / "t5")),
-      r"hf:RUC-NLPIR/FlashRAG_datasets/nq/test": f"{tmp_path}/nq.jsonl.gz",
-      "=nq.jsonl": f"={tmp_path}/said.jsonl",
-      "=out/": f"={tmp_path}/out/",
-      "RUN": f"{tmp_path}/out/veritas/search_r1-qwen2.5-7b-base-nq",
-      "held_out=\\d+": "held_out=4",
-      "--config=veritas:reward_model": "--config=veritas:reward_model,smoke",
+      r"hf:RUC-NLPIR/FlashRAG_datasets/nq/test": f"{tmp_path}/nq.jsonl.gz", "=nq.jsonl": f"={tmp_path}/said.jsonl",
+      "=out/": f"={tmp_path}/out/", "RUN": f"{tmp_path}/out/veritas/search_r1-qwen2.5-7b-base-nq",
+      "held_out=\\d+": "held_out=4", "--config=veritas:reward_model": "--config=veritas:reward_model,smoke",
       "--config.steps=195": "--config.steps=2",
-    }
+    }  # fmt: skip
     outs, places = [], lambda words: [pathlib.Path(word[6:]) for word in words if word.startswith("--out=")]
     for command in dict.fromkeys([*commands, *made]):
       words = paper_runs.run(command, small)

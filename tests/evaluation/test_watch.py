@@ -37,14 +37,11 @@ def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
   assert "since step 8" in said[2]
 
 
-def test_it_goes_on_until_the_runs_end(tmp_path):
+def test_it_goes_on_from_a_runs_first_row_until_its_end(tmp_path):
+  done = ragrl("watch", f"--workdir={tmp_path}")  # before there is a run
+  assert done.returncode == 2 and "name a run's folder" in done.stderr
   written(tmp_path, STEPS[:5])
   with open(tmp_path / metrics.FILE, "a") as file:
     file.write(json.dumps({"step": 6, "entropy": 1.0, "rollback/why": "Returned.", "cost/hours": 0.1}) + "\n")
   done = ragrl("watch", f"--workdir={tmp_path}", "--every=60")
   assert done.stdout.splitlines() == ["step 6: Returned.", "Out of the healthy range at step 6: nothing."]
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-  done = ragrl("watch", f"--workdir={tmp_path}")
-  assert done.returncode == 2 and "name a run's folder" in done.stderr
