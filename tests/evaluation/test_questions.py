@@ -1,5 +1,6 @@
 import sys
 import types
+from unittest import mock
 
 import pytest
 import small_tokenizers
@@ -29,9 +30,7 @@ def made(folder, recipe="care", context=1000, **data):
 
 
 def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monkeypatch):
-  def refuse(*names, **options):
-    raise OSError("no network")
-
+  refuse = mock.Mock(side_effect=OSError("no network"))
   kinds = types.SimpleNamespace(DatasetsError=OSError, DatasetGenerationError=KeyError)
   library = types.SimpleNamespace(load_dataset=refuse, exceptions=kinds, config=types.SimpleNamespace(HF_HUB_OFFLINE=0))
   monkeypatch.setitem(sys.modules, "datasets", library)

@@ -19,11 +19,8 @@ ACTIONS = pathlib.Path(__file__).with_name("questions.js").read_text(encoding="u
 def pages(tmp_path_factory):
   folder = tmp_path_factory.mktemp("evaluations")
   folders = fake_evaluation.make(folder, NUMBER)
-  return {
-    "one": evaluation_page.write(folders[1:]),
-    "two": evaluation_page.write(folders, folder / "two.html"),
-    "data": evaluation_page.gather(folders),
-  }
+  one, two = evaluation_page.write(folders[1:]), evaluation_page.write(folders, folder / "two.html")
+  return dict(one=one, two=two, data=evaluation_page.gather(folders))
 
 
 @pytest.fixture(scope="module")

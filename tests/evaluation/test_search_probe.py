@@ -50,8 +50,6 @@ def run(coroutine):
 
 
 def tools(retriever):
-  """The searches of a run."""
-
   async def search(query, k=None):
     return tuple(retriever.search([query], k or 3)[0])
 
@@ -140,13 +138,9 @@ def test_once_is_no_fault_where_all_questions_have_one_hop(index, tmp_path):
 
 
 def test_what_cannot_be_measured_is_said(tmp_path, index):
-  class Far:
-    """A retriever behind an address: its corpus is not here."""
-
-    corpus, search = None, index.search
-
+  far = types.SimpleNamespace(corpus=None, search=index.search)  # behind an address: its corpus is not here
   bare = [structs.Example(one.id, one.question, one.golds, hops=one.hops) for one in EXAMPLES]
-  numbers = probed(Far, tmp_path, reads, examples=bare)
+  numbers = probed(far, tmp_path, reads, examples=bare)
   assert numbers["verdict"] == search_probe.HONEST  # by the shuffled results alone
   shown = search_probe.text(numbers)
   assert "random: not measurable" in shown and "oracle: not measurable" in shown

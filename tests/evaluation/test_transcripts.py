@@ -11,10 +11,8 @@ from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes, jsonl
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
-EXAMPLES = [
-  Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq"),
-  Example("q2", "Where is Lima?", ("Peru",), source="nq"),
-]
+EXAMPLES = [Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq")]
+EXAMPLES += [Example("q2", "Where is Lima?", ("Peru",), source="nq")]
 FOUND = "Doc 1(Title: Emma) A novel by Jane Austen."
 # One episode of each system: a search, its results, the right answer.
 WRITTEN = {
@@ -25,8 +23,7 @@ WRITTEN = {
   "autorefine": "<think>I look.</think><search>Emma author</search>\n<documents>{}</documents>\n"
   "<refine>Jane Austen wrote it.</refine><answer>Jane Austen</answer>",
   "r1_searcher": "I look.<|begin_of_query|> Emma author <|end_of_query|>\n<|begin_of_documents|>\n{}"
-  "<|end_of_documents|>\n"
-  "So it is her.</think><answer>Jane Austen</answer>",
+  "<|end_of_documents|>\nSo it is her.</think><answer>Jane Austen</answer>",
   "search_o1": "Maybe \\boxed{{no}}? <|begin_search_query|>Emma author<|end_search_query|>\n\n"
   "<|begin_search_result|>{}<|end_search_result|>\n\nThe answer is \\boxed{{\\text{{Jane Austen}}}}.<|im_end|>",
 }
@@ -108,9 +105,7 @@ def test_the_prompt_is_not_the_models(tmp_path):
   prompt = "Search with <search> query </search>. For example, <answer> Beijing </answer>. Question: Who wrote Emma?\n"
   chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
   said = "<think>I do not know.</think>"
-  messages = [
-    dict(role=role, content=f"<answer>{text}</answer>") for role, text in (("user", "x"), ("assistant", "Peru"))
-  ]
+  messages = [dict(role=role, content=f"<answer>{of}</answer>") for role, of in (("user", "x"), ("assistant", "Peru"))]
   other, rules = dict(id="q2", messages=messages), "Rules: <answer>Beijing</answer>"
   for before, more in ((chat, {}), (prompt, {}), (rules, dict(prompt=rules))):
     _, rows = scored(tmp_path, [dict(id="q1", output=before + said, **more), other], "search_r1")

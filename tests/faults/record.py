@@ -26,16 +26,13 @@ def damage(workdir: pathlib.Path, how: str, rng: random.Random) -> tuple[int, in
   files = sorted(path for path in (workdir / "checkpoints" / str(step)).rglob("*") if path.is_file())
   files = [path for path in files if path.stat().st_size]
   path = rng.choices(files, [file.stat().st_size for file in files])[0]  # every byte is equally likely
-  if how == "lost":
-    path.unlink()
-    return mark(workdir, step)
   held = bytearray(path.read_bytes())
   place = rng.randrange(len(held))
-  if how == "cut":
-    del held[place:]
-  else:
+  if how == "bit":
     held[place] ^= 1 << rng.randrange(8)
-  path.write_bytes(held)
+  path.write_bytes(held[:place] if how == "cut" else held)
+  if how == "lost":
+    path.unlink()
   return mark(workdir, step)
 
 
