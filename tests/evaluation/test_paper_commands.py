@@ -85,10 +85,8 @@ def _evaluated(folder, run, column):
     checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *kept)
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
-  elif "served" in records.MODELS[run.model]:
-    checkpoint = None
   else:
-    checkpoint = paper_runs.model(folder / "model", run.model)
+    checkpoint = None if "served" in records.MODELS[run.model] else paper_runs.model(folder / "model", run.model)
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
@@ -110,9 +108,8 @@ def test_a_served_model_has_the_tables_name(tmp_path, name, model):
 
 def test_the_commands_parse(monkeypatch):
   """Every printed command: its subcommand, config, settings and data set are there."""
-  others = "score recall faithfulness make-judge-data make-lear-sft make-lear-generator make-care-sft".split()
-  others += ["make-arena-sft", "make-rejection-sft"]
-  parsed = set()
+  others = {"score", "recall", "faithfulness", "make-judge-data", "make-rejection-sft", "make-lear-generator"}
+  others, parsed = others | {f"make-{name}-sft" for name in ("lear", "care", "arena")}, set()
   made = (of.made for _, table, _, run in every_row() for of in (run, *table.columns))
   first = dict.fromkeys(command for line in made if line for command in line.split(" && "))
   for command, column in (first | dict(printed())).items():
@@ -183,8 +180,7 @@ def test_every_run_fills_a_row():
     file = tomllib.loads(text)
     names |= file["runs"].keys()
     assert {table["like"] for table in file["tables"].values() if "like" in table} == file.get("columns", {}).keys()
-    for text_name in file["texts"]:
-      assert f"{{{text_name}}}" in text or name == "search_r1", text_name
+    assert name == "search_r1" or all(f"{{{text_name}}}" in text for text_name in file["texts"])
   assert not names - words
 
 

@@ -144,10 +144,9 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
     of = dict(checkpoint=run, data="nq.jsonl", flags=flags)
     return paper_runs.evaluation(tmp_path / name, config, [paper_runs.row(0, **more)], **of)
 
-  noisy = []
+  noisy, of = [], dict(checkpoint=generator, data="nq.jsonl")
   for name, flag, right in (("n0", "--config.data.noise=0", 1), ("n8", "--config.data.noise=8", 0), ("own", OWN, 1)):
     noisy.append(read(name, "lear:inference", run, flag, evidence="e"))  # one evidence: they differ in their settings
-    of = dict(checkpoint=generator, data="nq.jsonl")
     noisy.append(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_of(right, 1), **of))
   tables_ = paper_runs.filled("lear", *noisy)
   values = lambda one: [cell.value for cells in one.cells for cell in cells if cell.value is not None]
@@ -200,13 +199,12 @@ def test_lear_searches_for_passages_even_if_questions_bring_some():
 
 
 def test_reasoning_models_think_in_when_to_searchs_tables():
-  for table in papers.PAPERS["when_to_search"].tables:
-    for row in table.rows:
-      for run in (row.run, row.versus):
-        if run is not None and run.evaluate.startswith("untrained") and run.model.startswith("qwen3"):
-          plain = "w/o think" in row.name
-          assert run.where["thinking"] == ("off" if plain else "on"), row.name
-          assert ("no_thinking" if plain else "thinking") in run.evaluate.partition(":")[2].split(","), row.name
+  rows_ = [row for table in papers.PAPERS["when_to_search"].tables for row in table.rows]
+  for name, run in ((row.name, run) for row in rows_ for run in (row.run, row.versus) if run is not None):
+    if run.evaluate.startswith("untrained") and run.model.startswith("qwen3"):
+      plain = "w/o think" in name
+      assert run.where["thinking"] == ("off" if plain else "on"), name
+      assert ("no_thinking" if plain else "thinking") in run.evaluate.partition(":")[2].split(","), name
 
 
 def test_care_without_its_curriculum_loads_no_hard_questions():
@@ -285,9 +283,8 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   assert cell.value == 1.0 and "model qwen2.5-1.5b" in writing.described(cell.evaluations[0])
 
 
-@pytest.mark.parametrize("name", papers.PAPERS)
-def test_every_row_has_a_number_for_each_column_and_a_run_or_a_reason(name):
-  for table in papers.PAPERS[name].tables:
+def test_every_row_has_a_number_for_each_column_and_a_run_or_a_reason():
+  for table in (table for paper in papers.PAPERS.values() for table in paper.tables):
     names = {row.name for row in table.rows}
     for row in table.rows:
       assert len(row.published) == len(table.columns), (table.name, row.name)
