@@ -1,6 +1,5 @@
 """Several processes train like one. If one is killed the others end, and any number of processes can resume."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -30,31 +29,29 @@ def free_port():
     return free.getsockname()[1]
 
 
-@contextlib.contextmanager
-def started(commands, logs):
-  """One process per command, until the block ends; their output goes to logs/NUMBER.txt."""
+def start_all(commands, logs):
+  """Starts one process per command; their output goes to logs/NUMBER.txt."""
   children, environment = [], os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
-  try:
-    for number, command in enumerate(commands):
-      with open(logs / f"{number}.txt", "w") as log:
-        told, command = dict(stdout=log, stderr=subprocess.STDOUT), [sys.executable, *map(str, command)]
-        children.append(subprocess.Popen(command, env=environment, **told))
-    yield children
-  finally:
-    for child in children:
-      child.kill()
+  for number, command in enumerate(commands):
+    with open(logs / f"{number}.txt", "w") as log:
+      told, command = dict(stdout=log, stderr=subprocess.STDOUT), [sys.executable, *map(str, command)]
+      children.append(subprocess.Popen(command, env=environment, **told))
+  return children
 
 
 def start(count, devices, mesh, world, workdir, steps, logs, ahead=0, engine=1):
   port, rest = free_port(), (world, workdir, steps, devices, json.dumps(mesh), ahead, engine)
-  return started([(hosts_child.__file__, number, count, port, *rest) for number in range(count)], logs)
+  return start_all([(hosts_child.__file__, number, count, port, *rest) for number in range(count)], logs)
 
 
-def end_all(processes, logs):
+def end_all(children, logs, seconds=400):
   """Waits until all processes have ended with status 0."""
-  with processes as children:
-    ended = [child.wait(timeout=400) for child in children]
+  try:
+    ended = [child.wait(timeout=seconds) for child in children]
     assert not any(ended), "\n".join((logs / f"{i}.txt").read_text()[-3000:] for i, code in enumerate(ended) if code)
+  finally:
+    for child in children:
+      child.kill()
 
 
 def wait_for(ready, children, logs, seconds=240):
@@ -73,13 +70,17 @@ def sampled(workdir, step):
 
 @pytest.mark.long  # two new processes and one run here compile all programs
 def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(world, tmp_path):
-  with start(2, 2, TWO, world, tmp_path / "two", 1000, tmp_path) as children:
+  children = start(2, 2, TWO, world, tmp_path / "two", 1000, tmp_path)
+  try:
     wait_for(lambda: (tmp_path / "two" / "checkpoints" / "4").is_dir(), children, tmp_path)
     children[1].send_signal(signal.SIGKILL)
     children[1].wait()
     killed = time.monotonic()
     assert children[0].wait(timeout=200) != 0
     assert time.monotonic() - killed < 90  # the heartbeat's ten seconds; without it, JAX notices after a hundred
+  finally:
+    for child in children:
+      child.kill()
   said = (tmp_path / "0.txt").read_text()
   assert "host 0 of 2 ends" in said or "another task died" in said or "unhealthy" in said, said[-3000:]
   found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
@@ -136,28 +137,32 @@ def test_any_number_of_hosts_restores_what_any_number_saved(tmp_path):
     for count, own in folders.items():
       port = free_port()
       which = [own] if verb == "save" else folders.values()
-      end_all(started([(child, number, count, port, verb, *which) for number in range(count)], tmp_path), tmp_path)
+      end_all(start_all([(child, number, count, port, verb, *which) for number in range(count)], tmp_path), tmp_path)
 
 
 @pytest.mark.hosts  # starts five processes
 def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(tmp_path):
   child, workdir = pathlib.Path(__file__).with_name("signals_child.py"), tmp_path / "run"
   of = lambda port, count: [(child, number, count, port, workdir) for number in range(count)]
-  begin = lambda logs, count: started(of(free_port(), count), logs)
+  begin = lambda logs, count: start_all(of(free_port(), count), logs)
   stepped = lambda logs: (logs / "1.txt").exists() and "3\n" in (logs / "1.txt").read_text()
   last = 0
   for attempt in (1, 2):
     logs = tmp_path / str(attempt)
     logs.mkdir()
-    with begin(logs, 2) as children:
+    children = begin(logs, 2)
+    try:
       wait_for(lambda logs=logs: stepped(logs), children, logs)
       if attempt == 1:
         (tmp_path / "other").mkdir()
-        with begin(tmp_path / "other", 1) as (other,):
-          assert other.wait(timeout=120) == 1
+        (other,) = begin(tmp_path / "other", 1)
+        assert other.wait(timeout=120) == 1
         assert f"process {children[0].pid} on" in (tmp_path / "other" / "0.txt").read_text()
       children[1].send_signal(signal.SIGTERM)
       assert [child.wait(timeout=200) for child in children] == [143, 143], (logs / "0.txt").read_text()[-3000:]
+    finally:
+      for process in children:
+        process.kill()
     saved = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
     assert len(saved) == attempt and saved[-1] > last
     last = saved[-1]
@@ -179,7 +184,7 @@ def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
     if count > 1:
       command += [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={count}"]
     each = [[*command, *[f"--process_id={number}"] * (count > 1)] for number in range(count)]
-    end_all(started(each, tmp_path), tmp_path)
+    end_all(start_all(each, tmp_path), tmp_path)
   one, two = (metrics_lib.read_metrics(tmp_path / str(count)) for count in (1, 2))
   assert len(one) == len(two) == made["steps"]
   for want, got in zip(one, two):

@@ -187,8 +187,7 @@ def test_a_clock_that_went_back_and_a_lone_surrogate(tmp_path):
   rows = [{"step": step, "time": 2e9 - 1000 * step, "reward": 1.0, "seconds/rollout": 2.0} for step in (1, 2)]
   jsonl.write(tmp_path / metrics.FILE, rows)
   assert page_lib.gather(tmp_path)["run"]["seconds"] == 4.0
-  page = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
-  assert "a\ufffd" in page
+  assert "a\ufffd" in page_lib.write_report(tmp_path).read_text(encoding="utf-8")
   jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 2.0}, {"step": 2, "time": 1.0}])
   assert page_lib.gather(tmp_path)["run"]["seconds"] is None  # no step reports its duration
 

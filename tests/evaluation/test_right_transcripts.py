@@ -75,9 +75,8 @@ def test_what_cannot_be_trained_on(tmp_path):
 
 
 def test_the_command(tmp_path):
-  sampled(tmp_path / "s" / "1", RIGHT, WRONG)
-  sampled(tmp_path / "s" / "2", SHORT, WRONG)
-  sampled(tmp_path / "wrong", WRONG, WRONG)
+  for name, first in {"s/1": RIGHT, "s/2": SHORT, "wrong": WRONG}.items():
+    sampled(tmp_path / name, first, WRONG)
   writers.write_examples(tmp_path / "nq.jsonl", EXAMPLES)
   command = ("make-rejection-sft", f"--data={tmp_path}/nq.jsonl")
   ragrl(*command, f"--results={tmp_path}/s/*", f"--out={tmp_path}/o.jsonl.gz", says="2 transcripts of 1 question")

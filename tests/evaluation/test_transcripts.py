@@ -40,8 +40,7 @@ def scored(tmp_path, rows, system, examples=EXAMPLES):
 @pytest.mark.parametrize("system", agents.AGENTS)
 def test_each_system_is_read(tmp_path, system):
   text = WRITTEN[system].format(FOUND)
-  owners = [owner for owner, _ in foreign_transcripts.turns(text, system)]
-  assert owners == [MODEL, ENVIRONMENT, MODEL]
+  assert [owner for owner, _ in foreign_transcripts.turns(text, system)] == [MODEL, ENVIRONMENT, MODEL]
   given = [dict(id="q1", response=text), dict(question="where is\u00a0ｌｉｍａ", prediction=None)]
   metrics, rows = scored(tmp_path, given, system)
   assert rows[0]["prediction"] == "Jane Austen" and rows[0]["em"] == 1.0 and rows[0]["num_searches"] == 1
@@ -69,8 +68,7 @@ def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
 def test_every_other_systems_text_is_refused():
   for system, adapter in agents.AGENTS.items():
     for name, text in WRITTEN.items():
-      same = agents.AGENTS[name].results == adapter.results and agents.AGENTS[name].query == adapter.query
-      if not same:
+      if (agents.AGENTS[name].results, agents.AGENTS[name].query) != (adapter.results, adapter.query):
         with pytest.raises(ValueError, match="does not write: is it|none of"):
           foreign_transcripts.turns(text.format(FOUND), system)
   with pytest.raises(ValueError, match="none of search_r1's tags"):
@@ -79,8 +77,7 @@ def test_every_other_systems_text_is_refused():
 
 def test_the_model_cannot_write_its_own_results():
   text = "<think>a</think><information>Jane Austen</information><search>q</search>\n<information>x</information>"
-  text += "<answer>b</answer>"
-  turns = foreign_transcripts.turns(text, "search_r1")
+  turns = foreign_transcripts.turns(text + "<answer>b</answer>", "search_r1")
   assert [owner for owner, _ in turns] == [MODEL, ENVIRONMENT, MODEL] and "x" in turns[1][1]
   # Search-R1's code cuts long results with their closing tag: they end before the next thought.
   for gap in ("", "\n"):
@@ -120,8 +117,7 @@ NOTICE = (
 
 def test_a_notice_of_the_environment_and_a_repeated_question(tmp_path):
   never = f"<think>I think.</think>{NOTICE}<think>Still.</think>{NOTICE}"
-  owners = [owner for owner, _ in foreign_transcripts.turns(never, "search_r1")]
-  assert owners == [MODEL, ENVIRONMENT, MODEL, ENVIRONMENT]
+  assert [owner for owner, _ in foreign_transcripts.turns(never, "search_r1")] == [MODEL, ENVIRONMENT] * 2
   later = f"<think>Hm.</think>{NOTICE}{WRITTEN['search_r1'].format(FOUND)}"
   metrics, rows = scored(tmp_path, [dict(id="q1", response=later), dict(id="q2", response=never)], "search_r1")
   assert [row["prediction"] for row in rows] == ["Jane Austen", None] and metrics["answered"] == 0.5
@@ -142,8 +138,7 @@ def test_what_a_transcript_lacks_is_unknown(tmp_path):
 
 
 def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_path):
-  rows = [dict(id="q1", prediction="a"), dict(id="q2", prediction="Peru")]
-  out = tmp_path / "out"
+  rows, out = [dict(id="q1", prediction="a"), dict(id="q2", prediction="Peru")], tmp_path / "out"
   for mark in ("settings.json", "seed_0/settings.json", "metrics.jsonl", "index.json"):
     (out / mark).parent.mkdir(parents=True, exist_ok=True)
     (out / mark).write_text("{}")

@@ -7,6 +7,8 @@ import random
 
 import tiny_world
 
+_hash = lambda held: hashlib.sha256(held).hexdigest()
+
 
 def steps_made(workdir: pathlib.Path) -> int:
   """The step of the last complete row of metrics.jsonl."""
@@ -51,7 +53,3 @@ def made(workdir: pathlib.Path) -> dict[str, str]:
 def difference(one: dict[str, str], other: dict[str, str]) -> str:
   """The first thing that differs between the two, or ""."""
   return next((name for name in [*one, *other] if one.get(name) != other.get(name)), "")
-
-
-def _hash(held: bytes) -> str:
-  return hashlib.sha256(held).hexdigest()
