@@ -26,6 +26,12 @@ def unpacked(page, name):
   return json.loads(gzip.decompress(base64.b64decode(block, validate=True)))
 
 
+def words(page):
+  """What a reader sees of a page before its scripts run."""
+  text = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
+  return " ".join(text.split())
+
+
 @pytest.fixture(scope="module")
 def page(fake_run):
   return page_lib.write_report(fake_run).read_text(encoding="utf-8")
@@ -50,8 +56,7 @@ def test_scripts_make_text_nodes_only():
 
 
 def test_the_summary_of_the_page(page):
-  text = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
-  said = " ".join(text.split())  # what a reader sees before its scripts run
+  said = words(page)
   assert "search_r1" in said and "Steps 60" in said and "qwen3, 4 layers of 128" in said
   assert "Exact match 0.166 → 0.916" in said and "The bottleneck is rollout" in said
   assert "All 312 episodes of 13 steps are in this page." in said  # 13 logged steps, 4 groups of 6 episodes
