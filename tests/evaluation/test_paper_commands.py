@@ -20,15 +20,17 @@ from ragrl_jax.evaluation import records
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, writing
 
 
-def test_given_passages_fill_arenas_row_alone(tmp_path):
+def test_passages_of_a_question_decide_whose_row_a_played_agent_fills(tmp_path):
   checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
-  played = lambda variant: paper_runs.evaluation(tmp_path / variant, f"released:{variant}", checkpoint=checkpoint).facts
+  played = lambda variant: paper_runs.evaluation(tmp_path / variant, f"released:{variant}", checkpoint=checkpoint)
   searched, given = played("research"), played("research,given")
   (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
-  table = next(table for table in papers.PAPERS["veritas"].tables if table.name == "Table 2")
-  (veritas,) = [row.run for row in table.rows if row.name == "ReSearch-7B-Instruct"]
-  assert not filling.unmet(arena, given) and filling.unmet(arena, searched)
-  assert not filling.unmet(veritas, searched) and filling.unmet(veritas, given)
+  veritas = {row.name: row.run for row in papers.PAPERS["veritas"].tables[1].rows}["ReSearch-7B-Instruct"]
+  assert not filling.unmet(arena, given.facts) and filling.unmet(arena, searched.facts)
+  assert filling.unmet(veritas, given.facts)
+  found = paper_runs.cells("veritas", "Table 2", searched)
+  values = {name: cells[3].value for name, cells in found.items()}
+  assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
 def every_row():
@@ -37,6 +39,15 @@ def every_row():
       for row in table.rows:
         named = (row.name, row.run), (row.name + filling.VERSUS, row.versus)
         yield from ((paper, table, name, run) for name, run in named if run is not None)
+
+
+def printed():
+  """The printed commands of evaluations, each with its column, and those of trainings with None."""
+  for paper, table, _, run in every_row():
+    for column in (column for column in table.columns if not column.average):
+      yield from ((command, column) for command in commands_of.evaluation(paper, column, run).split(" && "))
+    if train := commands_of.training(paper, run):
+      yield train, None
 
 
 def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
@@ -64,8 +75,7 @@ def _made(folder, run, column):
 
 
 def _evaluated(folder, run, column):
-  (name,) = column.sets
-  data = f"{name}.jsonl"
+  data = f"{column.sets[0]}.jsonl"
   if run.system:
     said = dict(recipe="transcripts", system=run.system, model=run.model or None, data=data)
     return paper_runs.written(folder / "out", [paper_runs.row(0)], said)
@@ -75,10 +85,8 @@ def _evaluated(folder, run, column):
     checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *kept)
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
-  elif "served" in records.MODELS[run.model]:
-    checkpoint = None
   else:
-    checkpoint = paper_runs.model(folder / "model", run.model)
+    checkpoint = None if "served" in records.MODELS[run.model] else paper_runs.model(folder / "model", run.model)
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
@@ -100,18 +108,11 @@ def test_a_served_model_has_the_tables_name(tmp_path, name, model):
 
 def test_the_commands_parse(monkeypatch):
   """Every printed command: its subcommand, config, settings and data set are there."""
-  commands = {}
-  for paper, table, _, run in every_row():
-    for column in table.columns:
-      if not column.average:
-        commands |= dict.fromkeys(commands_of.evaluation(paper, column, run).split(" && "), column)
-        commands |= dict.fromkeys(part for made in (column.made, run.made) for part in made.split(" && ") if part)
-    if train := commands_of.training(paper, run):
-      commands[train] = None
-  others = "score recall faithfulness make-judge-data make-lear-sft make-lear-generator make-care-sft".split()
-  others += ["make-arena-sft", "make-rejection-sft"]
-  parsed = set()
-  for command, column in commands.items():
+  others = {"score", "recall", "faithfulness", "make-judge-data", "make-rejection-sft", "make-lear-generator"}
+  others, parsed = others | {f"make-{name}-sft" for name in ("lear", "care", "arena")}, set()
+  made = (of.made for _, table, _, run in every_row() for of in (run, *table.columns))
+  first = dict.fromkeys(command for line in made if line for command in line.split(" && "))
+  for command, column in (first | dict(printed())).items():
     words = shlex.split(command)
     assert words[0] == "ragrl" and words[1] in main_lib.COMMANDS
     given = dict(word.removeprefix("--").partition("=")[::2] for word in words[2:])
@@ -179,18 +180,12 @@ def test_every_run_fills_a_row():
     file = tomllib.loads(text)
     names |= file["runs"].keys()
     assert {table["like"] for table in file["tables"].values() if "like" in table} == file.get("columns", {}).keys()
-    for text_name in file["texts"]:
-      assert f"{{{text_name}}}" in text or name == "search_r1", text_name
+    assert name == "search_r1" or all(f"{{{text_name}}}" in text for text_name in file["texts"])
   assert not names - words
 
 
 def test_no_two_commands_write_into_one_folder():
   places = {}
-  for paper, table, _, run in every_row():
-    for column in table.columns:
-      if not column.average:
-        for command in commands_of.evaluation(paper, column, run).split(" && "):
-          places.setdefault(re.search(r"--out=(\S+)", command)[1], set()).add(command)
-    if train := commands_of.training(paper, run):
-      places.setdefault(re.search(r"--workdir=(\S+)", train)[1], set()).add(train)
+  for command, _ in printed():
+    places.setdefault(re.search(r"--(?:out|workdir)=(\S+)", command)[1], set()).add(command)
   assert {len(commands) for commands in places.values()} == {1} and len(places) > 800

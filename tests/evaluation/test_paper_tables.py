@@ -13,9 +13,8 @@ import types
 import paper_runs
 import pytest
 
-from ragrl_jax import structs
 from ragrl_jax.cli import tables
-from ragrl_jax.evaluation import foreign_transcripts, records
+from ragrl_jax.evaluation import records
 from ragrl_jax.evaluation.tables import filling, layout, measures, papers, writing
 from ragrl_jax.recipes.released import agents
 
@@ -112,12 +111,9 @@ def test_hostile_text_is_escaped(tmp_path):
 
 
 def test_a_run_says_what_stands_beside_its_scores(tmp_path):
-  small = dict(model_type="qwen3", hidden_size=64, num_hidden_layers=2)
-  (tmp_path / "small").mkdir()
-  (tmp_path / "small" / "config.json").write_text(json.dumps(small))
+  (tmp_path / "config.json").write_text('{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2}')
   more = dict(own_passages=False, retrieval=dict(index="out/index", top_k=3, checksum="0123456789abcdef" * 4))
-  of = dict(checkpoint=tmp_path / "small", data="nq.jsonl")
-  said = writing.described(paper_runs.evaluation(tmp_path / "e", "untrained", **of, **more))
+  said = writing.described(paper_runs.evaluation(tmp_path / "e", "untrained", checkpoint=tmp_path, **more))
   assert "model qwen3 of 2 layers, width 64; " in said and "passages the questions' own left out; " in said
   assert "retriever index out/index, top_k 3, checksum 0123456789ab; " in said and "cut in the middle" not in said
 
@@ -148,10 +144,9 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
     of = dict(checkpoint=run, data="nq.jsonl", flags=flags)
     return paper_runs.evaluation(tmp_path / name, config, [paper_runs.row(0, **more)], **of)
 
-  noisy = []
+  noisy, of = [], dict(checkpoint=generator, data="nq.jsonl")
   for name, flag, right in (("n0", "--config.data.noise=0", 1), ("n8", "--config.data.noise=8", 0), ("own", OWN, 1)):
     noisy.append(read(name, "lear:inference", run, flag, evidence="e"))  # one evidence: they differ in their settings
-    of = dict(checkpoint=generator, data="nq.jsonl")
     noisy.append(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_of(right, 1), **of))
   tables_ = paper_runs.filled("lear", *noisy)
   values = lambda one: [cell.value for cells in one.cells for cell in cells if cell.value is not None]
@@ -204,13 +199,12 @@ def test_lear_searches_for_passages_even_if_questions_bring_some():
 
 
 def test_reasoning_models_think_in_when_to_searchs_tables():
-  for table in papers.PAPERS["when_to_search"].tables:
-    for row in table.rows:
-      for run in (row.run, row.versus):
-        if run is not None and run.evaluate.startswith("untrained") and run.model.startswith("qwen3"):
-          plain = "w/o think" in row.name
-          assert run.where["thinking"] == ("off" if plain else "on"), row.name
-          assert ("no_thinking" if plain else "thinking") in run.evaluate.partition(":")[2].split(","), row.name
+  rows_ = [row for table in papers.PAPERS["when_to_search"].tables for row in table.rows]
+  for name, run in ((row.name, run) for row in rows_ for run in (row.run, row.versus) if run is not None):
+    if run.evaluate.startswith("untrained") and run.model.startswith("qwen3"):
+      plain = "w/o think" in name
+      assert run.where["thinking"] == ("off" if plain else "on"), name
+      assert ("no_thinking" if plain else "thinking") in run.evaluate.partition(":")[2].split(","), name
 
 
 def test_care_without_its_curriculum_loads_no_hard_questions():
@@ -221,8 +215,7 @@ def test_care_without_its_curriculum_loads_no_hard_questions():
 
 def test_shares_of_two_runs_by_hand(tmp_path):
   """Rational evidence recalls questions 0, 1; vanilla 0, 2: a quarter each way. The rationale recalls three."""
-  read = []
-  values = lambda i, right: dict(answer_recall=float(i in right), measures=dict(reason_recall=float(i < 3)))
+  read, values = [], lambda i, right: dict(answer_recall=float(i in right), measures=dict(reason_recall=float(i < 3)))
   for name, right in (("study_rational", (0, 1)), ("study_vanilla", (0, 2))):
     run = paper_runs.trained(tmp_path / f"run{name}", f"lear:sft,{name}", "qwen2.5-1.5b")
     found, of = [paper_runs.row(i, **values(i, right)) for i in range(4)], dict(checkpoint=run, flags=(OWN,))
@@ -257,14 +250,13 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   folder = tmp_path / "x_hotpotqa"
   metrics = json.loads((folder / "metrics.json").read_text())
   for file, content, says in (
-    ("metrics.json", "{", "metrics.json: not JSON"),
+    ("metrics.json", "{", "metrics.json: not JSON"), ("predictions.jsonl", "x\n", "predictions.jsonl:1: not a JSON"),
     ("metrics.json", "[]", "metrics.json: a list, but it must be a JSON object"),
     ("metrics.json", '{"n": 1}', "was not written by `ragrl evaluate`"),
     ("metrics.json", json.dumps(metrics | {"n": 9}), "of 9 questions, predictions.jsonl has 4"),
-    ("predictions.jsonl", "x\n", "predictions.jsonl:1: not a JSON object"),
     ("predictions.jsonl", '{"id": 1}\n', "predictions.jsonl:1: no question, golds"),
     ("predictions.jsonl", None, "it has no predictions.jsonl, so it is not a finished"),
-  ):
+  ):  # fmt: skip
     path = folder / file
     before = path.read_text()
     path.write_text(content) if content is not None else path.unlink()
@@ -274,44 +266,25 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   change = lambda **facts: dataclasses.replace(one, folder="F", facts=one.facts | facts)
   elsewhere = [row | dict(source="mine") for row in one.rows]
   unknown = lambda **facts: dataclasses.replace(change(data="mine.jsonl", **facts), rows=elsewhere)
+  nameless = unknown(model="qwen2.5-1.5b")
   for other, says in (
     (change(recipe="care"), "--runs=F: recipe care, preset paper fills no row of made's tables"),
     (change(model="qwen2.5-1.5b"), "ours & co: its model is qwen2.5-1.5b, not qwen2.5-7b: --any_model lets"),
-    (change(model=None), "its model is not known here"),
+    (change(model=None), "its model is not known here"), (change(system="desa"), "system desa fills no row"),
     (change(trained=False), "ours & co: it is of no run: no config.json is beside its checkpoint"),
-    (change(system="desa"), "system desa fills no row"),
     (change(data="nq.jsonl"), "fills none of its columns: its questions are nq"),
-    (unknown(), "mine.jsonl names no data set of the tables"),
-  ):
+    (unknown(), "mine.jsonl names no data set of the tables"), (nameless, "--any_model lets other models"),
+  ):  # fmt: skip
     with pytest.raises(ValueError, match=says):
       filling.fill(PAPER, [other])
-  nameless = unknown(model="qwen2.5-1.5b")
-  for any_model, says in ((False, "--any_model lets other models"), (True, "names no data set of the tables")):
-    with pytest.raises(ValueError, match=says):
-      filling.fill(PAPER, [nameless], any_model=any_model)
+  with pytest.raises(ValueError, match="names no data set of the tables"):
+    filling.fill(PAPER, [nameless], any_model=True)
   cell = filling.fill(PAPER, [change(model="qwen2.5-1.5b")], any_model=True)[0].cells[0][0]
   assert cell.value == 1.0 and "model qwen2.5-1.5b" in writing.described(cell.evaluations[0])
 
 
-@pytest.mark.parametrize("played", [False, True])
-def test_a_released_agent_fills_its_row_by_transcripts_or_by_its_played_checkpoint(tmp_path, played):
-  out = tmp_path / "out"
-  if played:
-    paper_runs.evaluation(out, "released:research", checkpoint=paper_runs.model(tmp_path / "model", "qwen2.5-7b"))
-  else:
-    path = tmp_path / "research.jsonl"
-    path.write_text(json.dumps(dict(id="q0", response="<think>a</think><answer>\\boxed{yes}</answer>")) + "\n")
-    asked = [structs.Example("q0", "Question 0?", ("yes",), source="hotpotqa")]
-    said = dict(data="hotpotqa.jsonl", model="qwen2.5-7b")
-    foreign_transcripts.score(path, asked, out, system="research", settings=said)
-  found = paper_runs.cells("veritas", "Table 2", records.read(out))
-  values = {name: cells[3].value for name, cells in found.items()}
-  assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
-
-
-@pytest.mark.parametrize("name", papers.PAPERS)
-def test_every_row_has_a_number_for_each_column_and_a_run_or_a_reason(name):
-  for table in papers.PAPERS[name].tables:
+def test_every_row_has_a_number_for_each_column_and_a_run_or_a_reason():
+  for table in (table for paper in papers.PAPERS.values() for table in paper.tables):
     names = {row.name for row in table.rows}
     for row in table.rows:
       assert len(row.published) == len(table.columns), (table.name, row.name)
@@ -340,23 +313,23 @@ def test_the_page_lists_every_table():
 def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
   runs(tmp_path)
 
-  def call(paper, runs, table=(), format="markdown", out=None):
-    given = dict(PAPER=paper, RUNS=runs, TABLE=list(table), FORMAT=format, OUT=out, ANY_MODEL=False)
+  def call(runs, table=(), format="markdown", out=None):
+    given = dict(PAPER="arena", RUNS=runs, TABLE=list(table), FORMAT=format, OUT=out, ANY_MODEL=False)
     for name, value in given.items():
       monkeypatch.setattr(tables, name, types.SimpleNamespace(value=value))
     tables.main()
 
-  call("arena", [str(tmp_path / "[xy]_hotpotqa")], ["Table 5"])
+  call([str(tmp_path / "[xy]_hotpotqa")], ["Table 5"])
   out = capsys.readouterr().out
   assert "| ARENA-Qwen-7B | ours | 1.000 [1.000, 1.000] n 4 | 1.000 [1.000, 1.000] n 4 | → 4 |" in out  # nobody judged
   assert "--config.endpoint.model=gpt-4o-2024-11-20 --config.prompting.tokenizer=Qwen/Qwen2.5-7B-Instruct" in out
   assert "## Figure 2" not in out
-  call("arena", [], format="csv", out=str(tmp_path / "all.csv"))
+  call([], format="csv", out=str(tmp_path / "all.csv"))
   assert len((tmp_path / "all.csv").read_text().splitlines()) > 300
   with pytest.raises((ValueError, FileNotFoundError), match="--runs=/nowhere/x: there is no such folder"):
-    call("arena", ["/nowhere/x"])
+    call(["/nowhere/x"])
   with pytest.raises((ValueError, FileNotFoundError), match="--table=Table 99: arena has Table 3"):
-    call("arena", [], ["Table 99"])
+    call([], ["Table 99"])
 
 
 @pytest.mark.parametrize("data", ["hotpotqa_project/qa", "musique/qa/*_dev.jsonl.gz", "data/qa/*_dev.jsonl.gz"])
@@ -390,12 +363,9 @@ def test_the_recorded_kind_of_a_run_decides_its_row(tmp_path, name, row, weight)
 def test_a_run_that_fills_no_row_is_told_what_each_row_lacks(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "search_r1", "qwen2.5-7b")
   made = paper_runs.evaluation(tmp_path / "out", "search_r1", checkpoint=run, data="nq.jsonl")
-  for lacks in (
-    "fills no row.*Search-R1-base.*: preset='paper', not 'ppo'",
-    "Rejection Sampling.*: trained.objective='rl', not 'sft'",
-  ):
-    with pytest.raises(ValueError, match=lacks):
-      filling.fill(papers.PAPERS["search_r1"], [made])
+  with pytest.raises(ValueError, match="fills no row.*Search-R1-base.*: preset='paper', not 'ppo'") as told:
+    filling.fill(papers.PAPERS["search_r1"], [made])
+  assert re.search("Rejection Sampling.*: trained.objective='rl', not 'sft'", str(told.value))
 
 
 def test_scores_of_other_golds_are_no_pairs(tmp_path):
@@ -411,10 +381,8 @@ def test_scores_of_other_golds_are_no_pairs(tmp_path):
 
 
 def test_runs_and_columns_inherit_and_insert_texts():
-  runs = dict(
-    base=dict(evaluate="{paper}:x", where={"top_k": [5, "-"], "noise": 1}, needs="{index} --a={k}"),
-    own=dict(like="base", where={"noise": "-"}, train="{paper}"),
-  )
+  base = dict(evaluate="{paper}:x", where={"top_k": [5, "-"], "noise": 1}, needs="{index} --a={k}")
+  runs = dict(base=base, own=dict(like="base", where={"noise": "-"}, train="{paper}"))
   texts = dict(paper="arena", index="--index=I --of={paper}", k=3)
   (row,) = papers.rows("a | own | 1", runs, texts)
   where = {"top_k": (5, None), "noise": None}

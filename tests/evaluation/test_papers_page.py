@@ -9,13 +9,11 @@ from papers import arena, care, lear, miniature, page, veritas, when_to_search
 from papers.miniature import Claim, Side
 
 
-def result(arm, seed, answers, step=None):
+def result(arm, seed, answers):
   """A run whose answers to the test's questions are `answers`; greedy and sampled ones are the same."""
-  keys = ["held_out" if step is None else f"held_out@{step}"] + ["held_out, sampled"]
-  mean = float(np.mean([one for one in answers if one is not None]))
   about = dict(paper="care", arm=arm, seed=seed, steps=8, seconds=1.0, commit="c")
-  reached = {key: dict(em=mean) for key in keys}
-  values = {key: dict(em=list(answers)) for key in keys}
+  keys, mean = ("held_out", "held_out, sampled"), float(np.mean(answers))
+  reached, values = ({key: dict(em=of) for key in keys} for of in (mean, list(answers)))
   return about | dict(curve={"0": dict(em=0.1), "4": dict(em=mean)}, reached=reached, values=values)
 
 
@@ -31,26 +29,21 @@ def ones(share, count=200):
 
 
 BETTER = Claim("em", Side("paper", "em"), Side("easy_only", "em"))
+BETTER_BY_3, SAME = (0.8, 0.75, 0.85), (0.5,) * 3  # the paper's shares of three seeds, beside .5
 
 
-@pytest.mark.parametrize("claim, verdict", [
-  (dict(), "shown"), (dict(least=0.1), "shown"), (dict(least=0.5), "refuted here"),
-  (dict(least=0.32), "not decidable"), (dict(lower=True), "refuted here"),
-  (dict(lower=True, least=-0.02), "refuted here"),
+@pytest.mark.parametrize("shares, claim, verdict", [
+  (BETTER_BY_3, dict(), "shown"), (BETTER_BY_3, dict(least=0.1), "shown"),
+  (BETTER_BY_3, dict(least=0.5), "refuted here"), (BETTER_BY_3, dict(least=0.32), "not decidable"),
+  (BETTER_BY_3, dict(lower=True), "refuted here"), (BETTER_BY_3, dict(lower=True, least=-0.02), "refuted here"),
+  (SAME, dict(), "not decidable"), (SAME, dict(lower=True), "not decidable"), (SAME, dict(least=-0.1), "shown"),
 ])  # fmt: skip
-def test_verdicts(claim, verdict):
-  runs = rows(*((ones(share), ones(0.5)) for share in (0.8, 0.75, 0.85)))
+def test_verdicts(shares, claim, verdict):
+  runs, gain = rows(*((ones(share, 300), ones(0.5, 300)[::-1]) for share in shares)), shares[0] - 0.5
   found = page.judged(care.PAPER, dataclasses.replace(BETTER, **claim), runs)
-  assert found["verdict"] == verdict and (found["seeds"], found["questions"]) == (3, 200)
-  assert found["side"] == pytest.approx(0.8) and found["interval"][0] < 0.3 < found["interval"][1]
-  assert found["sampled"] == pytest.approx(0.3)
-
-
-def test_no_difference_is_not_decidable_but_not_much_worse():
-  same = rows(*[(ones(0.5, 300), ones(0.5, 300)[::-1])] * 3)
-  verdict = lambda **how: page.judged(care.PAPER, dataclasses.replace(BETTER, **how), same)["verdict"]
-  assert verdict() == "not decidable" and verdict(lower=True) == "not decidable"
-  assert verdict(least=-0.1) == "shown"
+  assert found["verdict"] == verdict and (found["seeds"], found["questions"]) == (3, 300)
+  assert found["side"] == pytest.approx(shares[0]) and found["interval"][0] < gain < found["interval"][1]
+  assert found["sampled"] == pytest.approx(gain)
 
 
 def test_the_interval_holds_the_true_difference():
@@ -72,7 +65,7 @@ def test_questions_are_paired_and_may_not_apply():
   assert low < 2 / 3 - 0.5 < high
 
 
-def test_claims_without_runs_are_marked():
+def test_claims_without_runs_are_marked_and_those_that_are_not_shown_named():
   other = Claim("c", Side("paper", "em"), Side("no_retrieval", "em"))
   claims = (Claim("a", Side("paper", "em", step=4), BETTER.sides[1]), Claim("b", Side("paper", "em"), 0.9), other)
   of = dict(care=dataclasses.replace(care.PAPER, claims=claims)), rows((ones(0.5), ones(0.2)))
@@ -80,9 +73,6 @@ def test_claims_without_runs_are_marked():
   assert a == "| care | a | > 0 | | | | | not run | |"
   assert b == "| care | b | > 0 | 0.500 | 0.900 |  | -0.400 | 1 × 200 | one seed |" and c.endswith("| not run | |")
   assert page.summary(*of) == "3 claims: 2 not run, 1 one seed"
-
-
-def test_claims_that_are_not_shown_are_named():
   claims = (BETTER, dataclasses.replace(BETTER, text="less", lower=True), Claim("x", Side("no_retrieval", "em"), 0.5))
   of = dict(care=dataclasses.replace(care.PAPER, claims=claims))
   assert page.not_shown(of, rows(*((ones(x), ones(0.2)) for x in (0.5, 0.6)))) == ["care: less", "care: x"]
@@ -124,9 +114,11 @@ def test_sides_of_claims_are_arms_and_tests_and_a_short_paper_tests_one_claim_of
   assert least <= module.PAPER.warm[name.removesuffix(miniature.SAMPLED)]
 
 
-def test_an_arm_takes_the_tests_of_its_claims_only():
+def test_an_arm_takes_the_tests_of_its_claims_only_and_ends_when_its_reward_has_stopped_rising():
   assert lear.PAPER.tests_of("paper") == ["held_out", "full", "noise_4", "noise_8"]
   assert lear.PAPER.tests_of("answers_r") == lear.PAPER.tests_of(miniature.WARM) == ["held_out"]
+  rising = [0.1 * step for step in range(24)]
+  assert [miniature.settled(rising + [2.3] * more) for more in (0, 15, 16)] == [False, False, True]
 
 
 def test_a_goal_is_of_greedy_or_of_sampled_answers(monkeypatch):
@@ -152,11 +144,6 @@ def test_a_goal_is_of_greedy_or_of_sampled_answers(monkeypatch):
   assert not miniature.ended(curves, goals)
   curves[f"em{miniature.SAMPLED}"].append(0.5)
   assert miniature.ended(curves, goals)
-
-
-def test_an_arm_ends_when_its_reward_has_stopped_rising():
-  rising = [0.1 * step for step in range(24)]
-  assert [miniature.settled(rising + [2.3] * more) for more in (0, 15, 16)] == [False, False, True]
 
 
 @pytest.mark.long  # four small runs

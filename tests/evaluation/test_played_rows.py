@@ -101,15 +101,11 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
     assert json.loads(said.stdout)["consistency"] == 1.0, said.stderr
     assert server.asked[2]["messages"] == server.asked[1]["messages"]
   evaluated(tmp_path / "bare", script=[r"<answer> \boxed{x} </answer>"])
-  said = say("make-judge-data", f"--episodes={tmp_path}/bare", f"--sheet={tmp_path}/sheet.csv")
-  assert said.returncode == 2 and "have no pair of the term information_think" in said.stderr
-  assert not (tmp_path / "sheet.csv").exists()
-  for name, *given in (
-    ("faithfulness", f"--episodes={tmp_path}/*"),
-    ("make-judge-data", f"--episodes={tmp_path}/silent", f"--sheet={tmp_path}/sheet.csv"),
-  ):
-    said = say(name, *given)
-    assert said.returncode == 2 and "agent 'r1_searcher'" in said.stderr and said.stdout == ""
+  for folder, says in (("bare", "have no pair of the term information_think"), ("silent", "agent 'r1_searcher'")):
+    said = say("make-judge-data", f"--episodes={tmp_path}/{folder}", f"--sheet={tmp_path}/sheet.csv")
+    assert said.returncode == 2 and says in said.stderr and not (tmp_path / "sheet.csv").exists()
+  said = say("faithfulness", f"--episodes={tmp_path}/*")
+  assert said.returncode == 2 and "agent 'r1_searcher'" in said.stderr and said.stdout == ""
 
 
 def test_only_folders_of_one_system_are_pooled(tmp_path):

@@ -41,9 +41,8 @@ def test_questions_are_joined_by_set_and_id(two):
 
 def test_parts_of_two_by_hand(two):
   parts = question_rows.measured(joined(two)[0])
-  assert [(part["group"], part["name"], part["n"]) for part in parts] == [
-    ("", "all questions", 4), ("Set", "nq", 2), ("Set", "pop", 2), ("Hops", "1", 3), ("Hops", "2", 1)
-  ]  # fmt: skip
+  found = [(part["group"], part["name"], part["n"]) for part in parts]
+  assert found == [("", "all questions", 4), ("Set", "nq", 2), ("Set", "pop", 2), ("Hops", "1", 3), ("Hops", "2", 1)]
   whole = parts[0]  # e has failed on one side; a right both times, b and c won, d lost
   assert (whole["won"], whole["lost"], whole["right"], whole["wrong"], whole["difference"]) == (2, 1, 1, 0, 0.25)
   # Three questions differ: of 8 sign patterns, 3 : 0 twice is more extreme, 2 : 1 six times is as extreme: p = 1.
@@ -74,19 +73,15 @@ def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
   questions, _ = joined(two)
   places = kept_traces.chosen(questions, two, 10**6)
   assert places == [0, 1, 2, 3, 4]
-  all_of_them = kept_traces.blocks(questions, two, places)
-  assert len(all_of_them) == 1 and len(all_of_them[0]) == 5
-  assert all_of_them[0][0][0]["segments"][1]["runs"] == [["x"]] and all_of_them[0][0][1]["ended"] == "answer"
-  assert all_of_them[0][0][0]["failure"] == "the judge said maybe" and all_of_them[0][0][0]["facts"] == ""
+  ((first, *others),) = kept_traces.blocks(questions, two, places)
+  assert len(others) == 4 and first[0]["segments"][1]["runs"] == [["x"]] and first[1]["ended"] == "answer"
+  assert first[0]["failure"] == "the judge said maybe" and first[0]["facts"] == ""
   size = [n for n in range(10, 2000, 10) if len(kept_traces.chosen(questions, two, n)) == 4][0]
   assert set(kept_traces.chosen(questions, two, size)) >= {1, 2, 3, 4}  # b, c won, d lost, e is right on one side only
   (two[1] / episodes.PLAYED).unlink()
   assert kept_traces.blocks(questions, two, [0])[0][0][1] is None
   (two[0] / episodes.PLAYED).unlink()
   assert kept_traces.chosen(questions, two, 10**6) == []
-
-
-# ---- a run's changes -------------------------------------------------------------------------------------------------
 
 
 def write(workdir, step, *rows):

@@ -19,11 +19,8 @@ ACTIONS = pathlib.Path(__file__).with_name("questions.js").read_text(encoding="u
 def pages(tmp_path_factory):
   folder = tmp_path_factory.mktemp("evaluations")
   folders = fake_evaluation.make(folder, NUMBER)
-  return {
-    "one": evaluation_page.write(folders[1:]),
-    "two": evaluation_page.write(folders, folder / "two.html"),
-    "data": evaluation_page.gather(folders),
-  }
+  one, two = evaluation_page.write(folders[1:]), evaluation_page.write(folders, folder / "two.html")
+  return dict(one=one, two=two, data=evaluation_page.gather(folders))
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +28,7 @@ def seen(pages, tmp_path_factory):
   """{"one 390": the recorded view, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
   shown = {name: pages[name].read_text(encoding="utf-8") for name in ("one", "two")}
-  shown["long"] = rendering.evaluation(too_long(json.loads(json.dumps(pages["data"]))))
-  return recorded(shown, ACTIONS, folder)
-
-
-def too_long(data):
-  """The page's data with very long words and lines."""
-  long = "Donaudampfschiff" * 40
+  data, long = json.loads(json.dumps(pages["data"])), "Donaudampfschiff" * 40  # with very long words and lines
   data["names"] = [long[:120], "x" + long[:120]]
   data["settings"][0] |= {"path": long[:90], "values": [long, long]}
   data["terms"][0]["name"] = data["parts"][1]["name"] = long[:200]
@@ -45,7 +36,7 @@ def too_long(data):
     run |= {"name": long[:120], "facts": [["Checkpoint", long, long]]}
   for trace in spoiled(data, long, "near"):
     trace["judged"] = [step | {"claim": long, "basis": "one line\n" * 90} for step in trace["judged"]]
-  return data
+  return recorded(shown | dict(long=rendering.evaluation(data)), ACTIONS, folder)
 
 
 def spoiled(data, text, kind):

@@ -28,8 +28,8 @@ def test_agreement_of_judges_by_hand():
 
 def test_the_coefficients_are_those_of_stats():
   draw = random.Random(0)
-  for raters_ in (2, 3, 5):
-    judges = {str(j): {i: draw.choice("0012") for i in range(30)} for j in range(raters_)}
+  for count in (2, 3, 5):
+    judges = {str(j): {i: draw.choice("0012") for i in range(30)} for j in range(count)}
     found, of = raters.agreement(judges), list(judges.values())
     counts = [[sum(judge[i] == label for judge in of) for label in "012"] for i in range(30)]
     assert found["fleiss_kappa"] == pytest.approx(stats.fleiss_kappas(counts, np.ones((1, len(counts))))[0])

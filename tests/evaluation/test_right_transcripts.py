@@ -47,12 +47,15 @@ def test_right_transcripts_are_kept_once(tmp_path):
   assert trained == "<search> who </search><answer> Ann </answer>"  # only the model's own text
 
 
-def test_cut_and_failed_episodes_are_not_kept(tmp_path):
+def test_cut_and_failed_episodes_are_not_kept_nor_passages_that_the_prompt_lacked(tmp_path):
   long = lambda segment: dataclasses.replace(segment, stop="length")
   cut = lambda said: dataclasses.replace(said, segments=(*said.segments[:-1], long(said.segments[-1])))
   failed = lambda episode: dataclasses.replace(episode, ended="failed", failure="gone")
   folders = [sampled(tmp_path / "cut", SHORT, OSLO, change=cut), sampled(tmp_path / "gone", SHORT, OSLO, change=failed)]
   assert demonstrations.keep_right(folders, EXAMPLES) == ([], {"cut off": 2, "failed": 2})
+  rows = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
+  kept, _ = demonstrations.keep_right([sampled(tmp_path / "a", SHORT, OSLO, own_passages=False)], rows)
+  assert [example.passages for example, _ in kept] == [(), ()]
 
 
 def test_what_cannot_be_trained_on(tmp_path):
@@ -71,17 +74,9 @@ def test_what_cannot_be_trained_on(tmp_path):
       demonstrations.keep_right(folders, examples)
 
 
-def test_passages_that_the_prompt_lacked_are_left_out(tmp_path):
-  rows = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
-  folder = sampled(tmp_path / "a", SHORT, OSLO, own_passages=False)
-  kept, _ = demonstrations.keep_right([folder], rows)
-  assert [example.passages for example, _ in kept] == [(), ()]
-
-
 def test_the_command(tmp_path):
-  sampled(tmp_path / "s" / "1", RIGHT, WRONG)
-  sampled(tmp_path / "s" / "2", SHORT, WRONG)
-  sampled(tmp_path / "wrong", WRONG, WRONG)
+  for name, first in {"s/1": RIGHT, "s/2": SHORT, "wrong": WRONG}.items():
+    sampled(tmp_path / name, first, WRONG)
   writers.write_examples(tmp_path / "nq.jsonl", EXAMPLES)
   command = ("make-rejection-sft", f"--data={tmp_path}/nq.jsonl")
   ragrl(*command, f"--results={tmp_path}/s/*", f"--out={tmp_path}/o.jsonl.gz", says="2 transcripts of 1 question")

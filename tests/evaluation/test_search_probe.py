@@ -50,8 +50,6 @@ def run(coroutine):
 
 
 def tools(retriever):
-  """The searches of a run."""
-
   async def search(query, k=None):
     return tuple(retriever.search([query], k or 3)[0])
 
@@ -140,13 +138,9 @@ def test_once_is_no_fault_where_all_questions_have_one_hop(index, tmp_path):
 
 
 def test_what_cannot_be_measured_is_said(tmp_path, index):
-  class Far:
-    """A retriever behind an address: its corpus is not here."""
-
-    corpus, search = None, index.search
-
+  far = types.SimpleNamespace(corpus=None, search=index.search)  # behind an address: its corpus is not here
   bare = [structs.Example(one.id, one.question, one.golds, hops=one.hops) for one in EXAMPLES]
-  numbers = probed(Far, tmp_path, reads, examples=bare)
+  numbers = probed(far, tmp_path, reads, examples=bare)
   assert numbers["verdict"] == search_probe.HONEST  # by the shuffled results alone
   shown = search_probe.text(numbers)
   assert "random: not measurable" in shown and "oracle: not measurable" in shown
@@ -217,8 +211,7 @@ def test_drawn_results_depend_on_the_query_alone(index):
     assert drawn(name, "a") == drawn(name, "a") and len(drawn(name, "a")) == 3
     assert any(drawn(name, "a") != drawn(name, other) for other in "bcde")
     assert any(drawn(name, "a") != drawn(name, "a", seed) for seed in range(1, 5))
-  golds = [p.text for query in "abcdefgh" for p in drawn("shuffled", query)[:1]]
-  assert not any(EXAMPLES[3].golds[0] in text for text in golds)
+  assert not any(EXAMPLES[3].golds[0] in drawn("shuffled", query)[0].text for query in "abcdefgh")
 
 
 def test_a_run_that_never_may_search_is_refused_in_one_line(tmp_path):

@@ -11,10 +11,8 @@ from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes, jsonl
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
-EXAMPLES = [
-  Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq"),
-  Example("q2", "Where is Lima?", ("Peru",), source="nq"),
-]
+EXAMPLES = [Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq")]
+EXAMPLES += [Example("q2", "Where is Lima?", ("Peru",), source="nq")]
 FOUND = "Doc 1(Title: Emma) A novel by Jane Austen."
 # One episode of each system: a search, its results, the right answer.
 WRITTEN = {
@@ -25,8 +23,7 @@ WRITTEN = {
   "autorefine": "<think>I look.</think><search>Emma author</search>\n<documents>{}</documents>\n"
   "<refine>Jane Austen wrote it.</refine><answer>Jane Austen</answer>",
   "r1_searcher": "I look.<|begin_of_query|> Emma author <|end_of_query|>\n<|begin_of_documents|>\n{}"
-  "<|end_of_documents|>\n"
-  "So it is her.</think><answer>Jane Austen</answer>",
+  "<|end_of_documents|>\nSo it is her.</think><answer>Jane Austen</answer>",
   "search_o1": "Maybe \\boxed{{no}}? <|begin_search_query|>Emma author<|end_search_query|>\n\n"
   "<|begin_search_result|>{}<|end_search_result|>\n\nThe answer is \\boxed{{\\text{{Jane Austen}}}}.<|im_end|>",
 }
@@ -43,8 +40,7 @@ def scored(tmp_path, rows, system, examples=EXAMPLES):
 @pytest.mark.parametrize("system", agents.AGENTS)
 def test_each_system_is_read(tmp_path, system):
   text = WRITTEN[system].format(FOUND)
-  owners = [owner for owner, _ in foreign_transcripts.turns(text, system)]
-  assert owners == [MODEL, ENVIRONMENT, MODEL]
+  assert [owner for owner, _ in foreign_transcripts.turns(text, system)] == [MODEL, ENVIRONMENT, MODEL]
   given = [dict(id="q1", response=text), dict(question="where is\u00a0ｌｉｍａ", prediction=None)]
   metrics, rows = scored(tmp_path, given, system)
   assert rows[0]["prediction"] == "Jane Austen" and rows[0]["em"] == 1.0 and rows[0]["num_searches"] == 1
@@ -72,8 +68,7 @@ def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
 def test_every_other_systems_text_is_refused():
   for system, adapter in agents.AGENTS.items():
     for name, text in WRITTEN.items():
-      same = agents.AGENTS[name].results == adapter.results and agents.AGENTS[name].query == adapter.query
-      if not same:
+      if (agents.AGENTS[name].results, agents.AGENTS[name].query) != (adapter.results, adapter.query):
         with pytest.raises(ValueError, match="does not write: is it|none of"):
           foreign_transcripts.turns(text.format(FOUND), system)
   with pytest.raises(ValueError, match="none of search_r1's tags"):
@@ -82,8 +77,7 @@ def test_every_other_systems_text_is_refused():
 
 def test_the_model_cannot_write_its_own_results():
   text = "<think>a</think><information>Jane Austen</information><search>q</search>\n<information>x</information>"
-  text += "<answer>b</answer>"
-  turns = foreign_transcripts.turns(text, "search_r1")
+  turns = foreign_transcripts.turns(text + "<answer>b</answer>", "search_r1")
   assert [owner for owner, _ in turns] == [MODEL, ENVIRONMENT, MODEL] and "x" in turns[1][1]
   # Search-R1's code cuts long results with their closing tag: they end before the next thought.
   for gap in ("", "\n"):
@@ -108,9 +102,7 @@ def test_the_prompt_is_not_the_models(tmp_path):
   prompt = "Search with <search> query </search>. For example, <answer> Beijing </answer>. Question: Who wrote Emma?\n"
   chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
   said = "<think>I do not know.</think>"
-  messages = [
-    dict(role=role, content=f"<answer>{text}</answer>") for role, text in (("user", "x"), ("assistant", "Peru"))
-  ]
+  messages = [dict(role=role, content=f"<answer>{of}</answer>") for role, of in (("user", "x"), ("assistant", "Peru"))]
   other, rules = dict(id="q2", messages=messages), "Rules: <answer>Beijing</answer>"
   for before, more in ((chat, {}), (prompt, {}), (rules, dict(prompt=rules))):
     _, rows = scored(tmp_path, [dict(id="q1", output=before + said, **more), other], "search_r1")
@@ -125,8 +117,7 @@ NOTICE = (
 
 def test_a_notice_of_the_environment_and_a_repeated_question(tmp_path):
   never = f"<think>I think.</think>{NOTICE}<think>Still.</think>{NOTICE}"
-  owners = [owner for owner, _ in foreign_transcripts.turns(never, "search_r1")]
-  assert owners == [MODEL, ENVIRONMENT, MODEL, ENVIRONMENT]
+  assert [owner for owner, _ in foreign_transcripts.turns(never, "search_r1")] == [MODEL, ENVIRONMENT] * 2
   later = f"<think>Hm.</think>{NOTICE}{WRITTEN['search_r1'].format(FOUND)}"
   metrics, rows = scored(tmp_path, [dict(id="q1", response=later), dict(id="q2", response=never)], "search_r1")
   assert [row["prediction"] for row in rows] == ["Jane Austen", None] and metrics["answered"] == 0.5
@@ -147,8 +138,7 @@ def test_what_a_transcript_lacks_is_unknown(tmp_path):
 
 
 def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_path):
-  rows = [dict(id="q1", prediction="a"), dict(id="q2", prediction="Peru")]
-  out = tmp_path / "out"
+  rows, out = [dict(id="q1", prediction="a"), dict(id="q2", prediction="Peru")], tmp_path / "out"
   for mark in ("settings.json", "seed_0/settings.json", "metrics.jsonl", "index.json"):
     (out / mark).parent.mkdir(parents=True, exist_ok=True)
     (out / mark).write_text("{}")

@@ -1,6 +1,7 @@
 """VERITAS's tables of judges: their commands run as printed, and verdicts fill the row whose episodes they judge."""
 
 import csv
+import functools
 import json
 import pathlib
 import re
@@ -19,11 +20,8 @@ from ragrl_jax.structs import Example, Passage
 
 PAPER = papers.PAPERS["veritas"]
 NUMBERS = range(12)
+with_verdicts = functools.partial(step_verdicts.joined, **measures.STEPS)
 QUESTIONS = [Example(f"test_{n}", f"Who founded Town {n}?", (f"Olaf {n}",), source="nq") for n in NUMBERS]
-
-
-def with_verdicts(evaluations, files):
-  return step_verdicts.joined(evaluations, files, **measures.STEPS)
 
 
 def said(number):
@@ -59,9 +57,8 @@ def verdicts(path, one, given):
 
 def cells(evaluations, table, row):
   """Heading → cell of a row."""
-  one = paper_runs.filled("veritas", *evaluations, any_model=True)[table]
-  place = [of.name for of in one.table.rows].index(row)
-  return {column.head: cell for column, cell in zip(one.table.columns, one.cells[place])}
+  heads = [column.head for one in PAPER.tables if one.name == table for column in one.columns]
+  return dict(zip(heads, paper_runs.cells("veritas", table, *evaluations, any_model=True)[row], strict=True))
 
 
 def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):

@@ -15,9 +15,7 @@ import psutil
 import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[2]
-os.environ |= dict(
-  JAX_PLATFORMS="cpu",
-  NO_PROXY="127.0.0.1",
+os.environ |= dict(JAX_PLATFORMS="cpu", NO_PROXY="127.0.0.1") | dict(
   JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",  # importing and tracing take most of a start
   PYTHONWARNINGS="ignore:resource_tracker",

@@ -83,15 +83,11 @@ class Run:
     self.asks, self.step, self.starts, self.lock = False, 0, 0, threading.RLock()
     self.damaged: object = None  # the mark of a checkpoint, see record.mark
     port = {name: tool.port for name, tool in scene.tools.items()}
-    self.flags = [
-      f"--config={pathlib.Path(__file__).with_name('small_search.py')}:{scene.world}",
-      f"--workdir={self.workdir}",
-      f"--config.rollout.ahead={plan.ahead}",
-      f"--config.retrieval.index=http://127.0.0.1:{port['retriever']}",
-      f"--config.judge.endpoint=http://127.0.0.1:{port['judge']}/v1",
-      f"--config.judge.cache={folder / 'verdicts.db'}",
-      *flags,
-    ]
+    config = f"--config={pathlib.Path(__file__).with_name('small_search.py')}:{scene.world}"
+    self.flags = [config, f"--workdir={self.workdir}", f"--config.judge.cache={folder / 'verdicts.db'}"]
+    self.flags += [f"--config.retrieval.index=http://127.0.0.1:{port['retriever']}"]
+    self.flags += [f"--config.judge.endpoint=http://127.0.0.1:{port['judge']}/v1"]
+    self.flags += [f"--config.rollout.ahead={plan.ahead}", *flags]
 
   def start(self, **own: object) -> tuple[int | None, str, str]:
     """Runs one start to its end: (exit code or None if it hung, stdout, stderr). own: arguments of `child.main`."""
@@ -120,8 +116,6 @@ class Run:
     (self.folder / f"stderr.{self.starts}").write_text(errors)
     self.after()
     return None if hung else self.process.exitcode, said, errors
-
-  # ---- faults --------------------------------------------------------------------------------------------------------
 
   def request(self, tool: str, asks: bool) -> plans.Fault | None:
     """The fault that this request meets, if any. Sends the signals that wait for a request."""
@@ -165,8 +159,6 @@ class Run:
         live.came = live.over = True
       live.ended += live.came
       live.over |= live.ended >= fault.starts
-
-  # ---- checks --------------------------------------------------------------------------------------------------------
 
   def expected(self) -> int:
     """The first step of the next start: the one after the newest undamaged checkpoint."""

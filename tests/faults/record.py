@@ -7,6 +7,8 @@ import random
 
 import tiny_world
 
+_hash = lambda held: hashlib.sha256(held).hexdigest()
+
 
 def steps_made(workdir: pathlib.Path) -> int:
   """The step of the last complete row of metrics.jsonl."""
@@ -26,16 +28,13 @@ def damage(workdir: pathlib.Path, how: str, rng: random.Random) -> tuple[int, in
   files = sorted(path for path in (workdir / "checkpoints" / str(step)).rglob("*") if path.is_file())
   files = [path for path in files if path.stat().st_size]
   path = rng.choices(files, [file.stat().st_size for file in files])[0]  # every byte is equally likely
-  if how == "lost":
-    path.unlink()
-    return mark(workdir, step)
   held = bytearray(path.read_bytes())
   place = rng.randrange(len(held))
-  if how == "cut":
-    del held[place:]
-  else:
+  if how == "bit":
     held[place] ^= 1 << rng.randrange(8)
-  path.write_bytes(held)
+  path.write_bytes(held[:place] if how == "cut" else held)
+  if how == "lost":
+    path.unlink()
   return mark(workdir, step)
 
 
@@ -54,7 +53,3 @@ def made(workdir: pathlib.Path) -> dict[str, str]:
 def difference(one: dict[str, str], other: dict[str, str]) -> str:
   """The first thing that differs between the two, or ""."""
   return next((name for name in [*one, *other] if one.get(name) != other.get(name)), "")
-
-
-def _hash(held: bytes) -> str:
-  return hashlib.sha256(held).hexdigest()

@@ -36,7 +36,9 @@ def main(_):
     for seed in seeds:
       plan = plans.draw(seed)
       outcome = driver.play(plan, scene, folder / str(seed), undisturbed[plan.ahead])
-      say(told(outcome))
+      met = [f"{fault}" + (" (not met)" if fault in outcome.missed else "") for fault in plan.faults]
+      told = f"{' → '.join(outcome.story)}; {outcome.problem or 'same weights'}; {outcome.seconds:.0f} s"
+      say(f"{seed:>4}  {', '.join(met)}\n      {told}")
       if outcome.problem:
         failed.append(seed)
         say(f"      PYTHONPATH=tests/kits python tests/faults/run.py --seed {seed}; folder: {folder / str(seed)}")
@@ -45,15 +47,6 @@ def main(_):
     say(f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {took}")
     grows = SOAK.value and SEED.value is None and soak(scene, folder / "soak") > MAX_SLOPE
   raise SystemExit(1 if failed or grows else 0)
-
-
-def told(outcome) -> str:
-  """A plan in two lines."""
-  faults = [f"{fault}" + (" (not met)" if fault in outcome.missed else "") for fault in outcome.plan.faults]
-  return (
-    f"{outcome.plan.seed:>4}  {', '.join(faults)}\n      {' → '.join(outcome.story)}; "
-    f"{outcome.problem or 'same weights'}; {outcome.seconds:.0f} s"
-  )
 
 
 def soak(scene, folder: pathlib.Path) -> float:
@@ -65,10 +58,8 @@ def soak(scene, folder: pathlib.Path) -> float:
   megabytes = np.loadtxt(folder / "memory")
   half = len(megabytes) // 2
   slope = float(np.polyfit(np.arange(half, len(megabytes)), megabytes[half:], 1)[0])
-  say(
-    f"soak: {len(megabytes)} steps, {megabytes[-1]:.0f} MB at the end, {slope:+.4f} MB a step over the second half "
-    f"(at most {MAX_SLOPE:g})"
-  )
+  grew = f"{slope:+.4f} MB a step over the second half (at most {MAX_SLOPE:g})"
+  say(f"soak: {len(megabytes)} steps, {megabytes[-1]:.0f} MB at the end, {grew}")
   return slope
 
 
