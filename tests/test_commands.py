@@ -14,6 +14,7 @@ from absl import flags
 from console import ragrl
 from ml_collections import config_flags
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.cli import commands
 from ragrl_jax.cli import main as main_lib
@@ -183,8 +184,6 @@ def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path, monkeypatc
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
-  from ragrl_jax import config as config_lib
-
   (tmp_path / "file").write_text("")
   for path in (tmp_path / "file", tmp_path / "file" / "inside", "/proc/run"):
     with pytest.raises(ValueError, match=f"--workdir={path}: this folder cannot be created"):

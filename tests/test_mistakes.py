@@ -43,9 +43,8 @@ def bad_values(section, prefix=""):
 
 
 BAD = [
-  *bad_values(settings.Settings()),
-  ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)), ("learner.row_lengths", (64, 64)),
-  ("reward.overlong_limit", 30),  # without a buffer
+  *bad_values(settings.Settings()), ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)),
+  ("learner.row_lengths", (64, 64)), ("reward.overlong_limit", 30),  # without a buffer
   ("loss.dual_clip", 0.5), ("loss.importance_cap", -1.0), ("mesh.data", 0), ("rollout.temperature", float("nan")),
   ("rollout.prefill", 1024), ("optimizer.learning_rate", float("inf")), ("optimizer.learning_rate", 1.0),
 ]  # fmt: skip
@@ -151,9 +150,6 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
         run(config)
 
 
-# ---- model, tokenizer, devices ---------------------------------------------------------------------------------------
-
-
 def test_a_run_of_an_unregistered_recipe_names_the_way_out():
   for of in (recipes.switches, recipes.presets, recipes.get):
     with pytest.raises(ValueError, match="no recipe 'quoter'.*--config with the file that registers it"):
@@ -227,8 +223,6 @@ def test_a_missing_platform_is_refused(monkeypatch, error):
     checks.devices()
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
-
 PASSAGES = tuple(structs.Passage(str(i), f"T{i}", "a text") for i in range(2))
 BARE = [structs.Example(f"q{i}", "Who?", ("x",)) for i in range(3)]
 SHOWN = [dataclasses.replace(example, passages=PASSAGES) for example in BARE]
@@ -300,8 +294,7 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
   config = config_lib.default_config()
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
-  tokenizer = tokenizer_lib.load_tokenizer("bytes")
-  recipe = recipes.get("search_r1")
+  recipe, tokenizer = recipes.get("search_r1"), tokenizer_lib.load_tokenizer("bytes")
   config.data.train = str(tmp_path / "asked.jsonl")
   with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
     if which == "train":
@@ -310,9 +303,6 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
       questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
   config.rollout.context = 2048
   assert len(questions.training(config, recipe, tokenizer)[0]) == 3
-
-
-# ---- files and messages ----------------------------------------------------------------------------------------------
 
 
 def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
@@ -396,9 +386,8 @@ def resolves(names, config, switches) -> bool:
 @pytest.mark.parametrize("name, what", [("metrics.json", "an evaluation"), ("index.json", "an index")])
 def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
-  for reads in (
-    evaluate.config_of, evaluate.locate, lambda folder: export_hf.export(folder, folder / "out", dtype="float32"),
-  ):  # fmt: skip
+  exports = lambda folder: export_hf.export(folder, folder / "out", dtype="float32")
+  for reads in (evaluate.config_of, evaluate.locate, exports):
     with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
       reads(tmp_path)
 

@@ -112,13 +112,10 @@ def test_invalid_calls_are_refused(tmp_path):
     checkpoints.restore(other)
 
 
-@pytest.mark.parametrize(
-  "host, word",
-  [
-    ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"), ({"a": float("nan")}, "host.a=nan"),
-    ({"a": {1: 2}}, "key 1"), ({"a": {1, 2}}, "is a set"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("host, word", [
+  ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"), ({"a": float("nan")}, "host.a=nan"),
+  ({"a": {1: 2}}, "key 1"), ({"a": {1, 2}}, "is a set"),
+])  # fmt: skip
 def test_only_json_is_saved_beside_the_arrays(tmp_path, host, word):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   with pytest.raises(ValueError, match=word):

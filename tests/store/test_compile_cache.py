@@ -130,9 +130,8 @@ def test_commands_use_the_cache_and_the_library_does_not():
     (file,) = (file for file in files if file.stem == name)
     assert file.read_text().count("compile_cache.keep") == 1, name
   for path in {*(ROOT / "ragrl_jax").rglob("*.py")} - files:
-    assert "compile_cache.keep()" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
-      path.parts[-2:] == ("store", "compile_cache.py")
-    ), path
+    text, own = path.read_text(), path.parts[-2:] == ("store", "compile_cache.py")
+    assert "compile_cache.keep()" not in text and ("jax_compilation_cache" in text) == own, path
 
 
 # A gradient's bits from a program without cache, when the cache is written, and when it is read.

@@ -137,10 +137,8 @@ def test_gold_ids(meta, want):
 
 def test_a_gold_article_is_gold_under_the_ids_of_a_dump():
   """A paragraph's own id is a hash of its question's; what a dump calls the article is found by its title."""
-  own = (
-    structs.Passage("hash", "The Tower", "It stands in Paris. It is tall."),
-    structs.Passage("h2", "Oslo", "A city."),
-  )
+  tower = structs.Passage("hash", "The Tower", "It stands in Paris. It is tall.")
+  own = (tower, structs.Passage("h2", "Oslo", "A city."))
   example = structs.Example("1", "Where?", ("Paris",), own, supporting=(0,))
   dump = structs.Passage("771", "Tower", "100 words of it"), structs.Passage("772", "Lyon", "A city.")
   segment = lambda **search: structs.Segment(ENVIRONMENT, (), "", **search)

@@ -22,9 +22,8 @@ with lock.held(sys.argv[1]):
 
 
 def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(tmp_path):
-  holder = subprocess.Popen(
-    [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-  )
+  command = [sys.executable, "-c", HOLDER, tmp_path / "run"]
+  holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
   assert holder.stdout.readline() == "held\n"
   with pytest.raises(lock.Held, match=rf"run is in use: process {holder.pid} on .* since 2.*another folder"):
     with lock.held(tmp_path / "run"):
