@@ -122,11 +122,10 @@ CONFIG, NONE = "--config=configs/search_r1.py:smoke", "--config=configs/none.py"
 
 
 def test_whole_numbers_can_have_separators_and_exponents(parse):
-  assert parse(CONFIG, "--workdir=x", "--config.steps=1e3")[0].steps == 1000
-  assert parse(CONFIG, "--workdir=x", "--config.steps=7")[0].steps == 7
+  parsed = lambda text: parse(CONFIG, "--workdir=x", f"--config.steps={text}")
+  assert parsed("1e3")[0].steps == 1000 and parsed("7")[0].steps == 7
   for bad in ("1.5", "1e3x", "many", "nan", "inf"):
-    said = parse(CONFIG, "--workdir=x", f"--config.steps={bad}")[1]
-    assert f"--config.steps={bad}: '{bad}' is no whole number" in said
+    assert f"--config.steps={bad}: '{bad}' is no whole number" in parsed(bad)[1]
 
 
 @pytest.mark.parametrize("words, says", [

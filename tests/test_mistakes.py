@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import types
+from unittest import mock
 
 import jax
 import ml_collections
@@ -50,23 +51,14 @@ BAD = [
 ]  # fmt: skip
 
 
-def changed(path, value):
-  config = config_lib.default_config()
-  config.update_from_flattened_dict({path: value})
-  return config
-
-
-def refuse(*arguments, **named):
-  raise AssertionError("loaded before the settings were checked")
-
-
 @pytest.fixture
 def nothing_loads(monkeypatch):
   for room, name in (
     (weights, "load_pretrained"), (retrieval, "load_index"), (tokenizer_lib, "load_tokenizer"),
     (readers, "read_examples"), (player_lib, "Decoder"),
   ):  # fmt: skip
-    monkeypatch.setattr(room, name, refuse)
+    loads = mock.Mock(side_effect=AssertionError("loaded before the settings were checked"))
+    monkeypatch.setattr(room, name, loads)
 
 
 def test_allowed_names_equal_those_of_the_rooms_that_read_them():
@@ -76,7 +68,8 @@ def test_allowed_names_equal_those_of_the_rooms_that_read_them():
 def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_path):
   assert len(BAD) >= 40 and len({path for path, _ in BAD}) >= 100
   for path, value in BAD:
-    config = changed(path, value)
+    config = config_lib.default_config()
+    config.update_from_flattened_dict({path: value})
     field = path if path != "mesh.data" or value is None else "mesh"
     for run in (
       config_lib.validate, lambda c: list(train.train(c, tmp_path)), lambda c: list(sft.sft(c, tmp_path)),
@@ -252,10 +245,8 @@ def test_recipes_say_whether_they_search_and_show_passages(name):
   recipe = recipes.get(name)
   assert recipe.needs_passages == (recipe.prompt.messages(SHOWN[0]) != recipe.prompt.messages(BARE[0]))
   assert recipe.searches == (name not in ("agent", "arena", "care"))
-  if "search" in recipe.switches:
-    assert recipes.get(name, search=True).searches
-  if "max_searches" in recipe.switches:
-    assert not recipes.get(name, max_searches=0).searches
+  assert "search" not in recipe.switches or recipes.get(name, search=True).searches
+  assert "max_searches" not in recipe.switches or not recipes.get(name, max_searches=0).searches
 
 
 def test_questions_that_cannot_be_rewarded():
@@ -288,19 +279,19 @@ def test_a_reward_that_fails_at_an_empty_reply_is_named_by_file_and_line(caplog)
   assert not caplog.records
 
 
-@pytest.mark.parametrize("which", ["train", "evaluate"])
-def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
+def test_a_context_that_is_too_small_for_every_prompt(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", BARE)
   config = config_lib.default_config()
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
   recipe, tokenizer = recipes.get("search_r1"), tokenizer_lib.load_tokenizer("bytes")
   config.data.train = str(tmp_path / "asked.jsonl")
-  with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
-    if which == "train":
-      questions.training(config, recipe, tokenizer)
-    else:
-      questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
+  evaluates = lambda: questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
+  for run in (lambda: questions.training(config, recipe, tokenizer), evaluates):
+    with pytest.raises(
+      ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"
+    ):
+      run()
   config.rollout.context = 2048
   assert len(questions.training(config, recipe, tokenizer)[0]) == 3
 
@@ -334,9 +325,6 @@ def test_a_model_defines_its_end_of_turn(tmp_path):
     assert json.loads((tmp_path / "generation_config.json").read_text()) == want
 
 
-PLACEHOLDERS = (".field", ".any.field")  # in usage lines: --config.field=value
-
-
 def test_settings_named_in_messages_and_pages_exist():
   config = config_lib.default_config()
   switches = {switch for room in recipes.RECIPES.values() for switch in room.Switches()}
@@ -345,7 +333,7 @@ def test_settings_named_in_messages_and_pages_exist():
     f"{where}: config{path}"
     for where, text in [*said(), *pages()]
     for path in named.findall(text.replace("--config.", " config."))  # in flags, too
-    if path not in PLACEHOLDERS and not resolves(path.split(".")[1:], config, switches)
+    if path not in (".field", ".any.field") and not resolves(path.split(".")[1:], config, switches)  # in usage lines
   ]
   assert not wrong, "\n".join(wrong)
 

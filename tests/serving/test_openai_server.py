@@ -1,11 +1,11 @@
 """The server's replies are the engine's own tokens, whole or streamed, and its refusals say what to change."""
 
 import codecs
-import concurrent.futures
 import contextlib
 import json
 import socket
 import threading
+from concurrent import futures
 
 import httpx
 import numpy as np
@@ -70,10 +70,7 @@ def test_tokens_and_logprobs_are_the_engines_own(own, server):
     assert choice["logprobs"]["text_offset"] == starts
     assert choice["prompt_token_ids"] == IDS and "".join(choice["logprobs"]["tokens"])[:5] == choice["text"][:5]
   assert len({tuple(one[0]) for one in own.values()}) == 4
-
-
-def test_a_temperature_near_zero_is_greedy(own, server):
-  said = post(server, "chat/completions", **ASKED, temperature=5e-38)[1]
+  said = post(server, "chat/completions", **ASKED, temperature=5e-38)[1]  # near zero is greedy, too
   assert said["choices"][0]["token_ids"] == own["greedy"][0]
 
 
@@ -233,7 +230,7 @@ def waiting(url):
 def test_limits_of_body_and_queue():
   held = Held()
   limits = Limits(max_bytes=400, max_waiting=2)
-  with serving(held, limits=limits) as (url, _), concurrent.futures.ThreadPoolExecutor() as pool:
+  with serving(held, limits=limits) as (url, _), futures.ThreadPoolExecutor() as pool:
     status, said = post(url, "completions", prompt="x" * 400)
     assert status == 413 and "400 bytes" in said["error"]["message"]
     two = pool.submit(post, url, "completions", prompt="a", n=2)
@@ -297,7 +294,7 @@ def test_more_replies_than_rows_follow_each_other():
   prompts = [f"{PROMPT}{'!' * number}" for number in range(9)]
   of_one = [drawn(engine, IDS, seed=5, sample=sample)[0] for sample in range(9)]
   of_each = [drawn(engine, kit.TOKENIZER.encode(p), seed=5, place=place)[0] for place, p in enumerate(prompts)]
-  with serving() as (url, _), concurrent.futures.ThreadPoolExecutor() as pool:
+  with serving() as (url, _), futures.ThreadPoolExecutor() as pool:
     said = post(url, "completions", prompt=PROMPT, n=9, **how)[1]["choices"]
     assert [choice["token_ids"] for choice in said] == of_one
     said = post(url, "completions", prompt=prompts, **how)[1]["choices"]
@@ -347,7 +344,7 @@ def test_weights_change_between_replies_and_drop_none():
 
   asked = dict(prompt=PROMPT, max_tokens=40, seed=0, return_token_ids=True)
   try:
-    with serving(held, reload=reload) as (url, application), concurrent.futures.ThreadPoolExecutor() as pool:
+    with serving(held, reload=reload) as (url, application), futures.ThreadPoolExecutor() as pool:
       old = pool.submit(stream, url, "completions", **asked)
       until(lambda: held.steps)
       change = pool.submit(CLIENT.post, f"{url}/weights", json=dict(step=40))
@@ -372,11 +369,8 @@ def test_weights_change_between_replies_and_drop_none():
 
 
 def test_new_weights_wait_for_running_replies_for_a_limited_time():
-  held, loaded = Held(), []
-  with (
-    serving(held, reload=loaded.append, limits=Limits(drain_s=0.2)) as (url, application),
-    concurrent.futures.ThreadPoolExecutor() as pool,
-  ):
+  held, loaded, limits = Held(), [], Limits(drain_s=0.2)
+  with serving(held, reload=loaded.append, limits=limits) as (url, application), futures.ThreadPoolExecutor() as pool:
     running = pool.submit(post, url, "completions", prompt="a")
     until(lambda: held.steps)
     refused = CLIENT.post(f"{url}/weights", json={})
@@ -394,7 +388,7 @@ def test_two_hundred_streams_at_a_time_and_nothing_compiles():
   with serving() as (url, application):
     asked = lambda i: dict(prompt=f"Question {i}{'?' * (i % 9)}", max_tokens=24, seed=i, return_token_ids=True)
     alone = {i: post(url, "completions", **asked(i))[1]["choices"][0] for i in range(0, 200, 20)}
-    with kit.compilations() as heard, concurrent.futures.ThreadPoolExecutor(200) as pool:
+    with kit.compilations() as heard, futures.ThreadPoolExecutor(200) as pool:
       found = [*pool.map(lambda i: stream(url, "completions", **asked(i)), range(200))]
     assert not heard
     for i, one in alone.items():
