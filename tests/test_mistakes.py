@@ -207,11 +207,8 @@ def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
 def test_a_missing_platform_is_refused(monkeypatch, error):
-  def none():
-    raise error
-
   told = types.SimpleNamespace(jax_platforms="cuda")
-  monkeypatch.setattr(checks, "jax", types.SimpleNamespace(devices=none, config=told))
+  monkeypatch.setattr(checks, "jax", types.SimpleNamespace(devices=mock.Mock(side_effect=error), config=told))
   with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
     checks.devices()
 

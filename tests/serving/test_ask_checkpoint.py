@@ -5,6 +5,7 @@ import contextlib
 import io
 import itertools
 import types
+from unittest import mock
 
 import asked
 import pytest
@@ -157,11 +158,8 @@ def test_the_answer_to_a_question_without_right_answers_is_not_judged():
 
 
 def test_a_search_that_fails_ends_the_answer():
-  class Down:
-    def search(self, queries, k):
-      raise structs.ToolFailed("no retriever answers")
-
-  (answer,), told = ask(asked.asker(asked.SEARCHED[:1], tools=RetrievalTools(Down())))
+  down = types.SimpleNamespace(search=mock.Mock(side_effect=structs.ToolFailed("no retriever answers")))
+  (answer,), told = ask(asked.asker(asked.SEARCHED[:1], tools=RetrievalTools(down)))
   assert (answer["ended"], answer["failure"], answer["outcome"]) == ("failed", "no retriever answers", None)
   assert told[-1] is answer
 
