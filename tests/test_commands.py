@@ -14,6 +14,7 @@ from absl import flags
 from console import ragrl
 from ml_collections import config_flags
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.cli import commands
 from ragrl_jax.cli import main as main_lib
@@ -121,11 +122,10 @@ CONFIG, NONE = "--config=configs/search_r1.py:smoke", "--config=configs/none.py"
 
 
 def test_whole_numbers_can_have_separators_and_exponents(parse):
-  assert parse(CONFIG, "--workdir=x", "--config.steps=1e3")[0].steps == 1000
-  assert parse(CONFIG, "--workdir=x", "--config.steps=7")[0].steps == 7
+  parsed = lambda text: parse(CONFIG, "--workdir=x", f"--config.steps={text}")
+  assert parsed("1e3")[0].steps == 1000 and parsed("7")[0].steps == 7
   for bad in ("1.5", "1e3x", "many", "nan", "inf"):
-    said = parse(CONFIG, "--workdir=x", f"--config.steps={bad}")[1]
-    assert f"--config.steps={bad}: '{bad}' is no whole number" in said
+    assert f"--config.steps={bad}: '{bad}' is no whole number" in parsed(bad)[1]
 
 
 @pytest.mark.parametrize("words, says", [
@@ -183,8 +183,6 @@ def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path, monkeypatc
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
-  from ragrl_jax import config as config_lib
-
   (tmp_path / "file").write_text("")
   for path in (tmp_path / "file", tmp_path / "file" / "inside", "/proc/run"):
     with pytest.raises(ValueError, match=f"--workdir={path}: this folder cannot be created"):

@@ -119,11 +119,9 @@ def test_a_docstring_is_shown_as_it_is_written():
 
 def test_a_class_is_named_with_the_module_that_defines_it(tmp_path):
   files = {
-    "__init__": "",
-    "a": "class Kind: ...\n",
-    "b": "from made.a import Kind\n",
+    "__init__": "", "a": "class Kind: ...\n", "b": "from made.a import Kind\n",
     "c": "from made import b\nfrom made.b import Kind as Sort\n\ndef f(x: Sort, y: 'B T') -> list[Sort]: ...\n",
-  }
+  }  # fmt: skip
   (tmp_path / "made").mkdir()
   for name, text in files.items():
     (tmp_path / "made" / f"{name}.py").write_text(text)

@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import types
+from unittest import mock
 
 import jax
 import ml_collections
@@ -43,22 +44,11 @@ def bad_values(section, prefix=""):
 
 
 BAD = [
-  *bad_values(settings.Settings()),
-  ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)), ("learner.row_lengths", (64, 64)),
-  ("reward.overlong_limit", 30),  # without a buffer
+  *bad_values(settings.Settings()), ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)),
+  ("learner.row_lengths", (64, 64)), ("reward.overlong_limit", 30),  # without a buffer
   ("loss.dual_clip", 0.5), ("loss.importance_cap", -1.0), ("mesh.data", 0), ("rollout.temperature", float("nan")),
   ("rollout.prefill", 1024), ("optimizer.learning_rate", float("inf")), ("optimizer.learning_rate", 1.0),
 ]  # fmt: skip
-
-
-def changed(path, value):
-  config = config_lib.default_config()
-  config.update_from_flattened_dict({path: value})
-  return config
-
-
-def refuse(*arguments, **named):
-  raise AssertionError("loaded before the settings were checked")
 
 
 @pytest.fixture
@@ -67,7 +57,8 @@ def nothing_loads(monkeypatch):
     (weights, "load_pretrained"), (retrieval, "load_index"), (tokenizer_lib, "load_tokenizer"),
     (readers, "read_examples"), (player_lib, "Decoder"),
   ):  # fmt: skip
-    monkeypatch.setattr(room, name, refuse)
+    loads = mock.Mock(side_effect=AssertionError("loaded before the settings were checked"))
+    monkeypatch.setattr(room, name, loads)
 
 
 def test_allowed_names_equal_those_of_the_rooms_that_read_them():
@@ -77,7 +68,8 @@ def test_allowed_names_equal_those_of_the_rooms_that_read_them():
 def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_path):
   assert len(BAD) >= 40 and len({path for path, _ in BAD}) >= 100
   for path, value in BAD:
-    config = changed(path, value)
+    config = config_lib.default_config()
+    config.update_from_flattened_dict({path: value})
     field = path if path != "mesh.data" or value is None else "mesh"
     for run in (
       config_lib.validate, lambda c: list(train.train(c, tmp_path)), lambda c: list(sft.sft(c, tmp_path)),
@@ -151,9 +143,6 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
         run(config)
 
 
-# ---- model, tokenizer, devices ---------------------------------------------------------------------------------------
-
-
 def test_a_run_of_an_unregistered_recipe_names_the_way_out():
   for of in (recipes.switches, recipes.presets, recipes.get):
     with pytest.raises(ValueError, match="no recipe 'quoter'.*--config with the file that registers it"):
@@ -218,16 +207,11 @@ def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
 def test_a_missing_platform_is_refused(monkeypatch, error):
-  def none():
-    raise error
-
   told = types.SimpleNamespace(jax_platforms="cuda")
-  monkeypatch.setattr(checks, "jax", types.SimpleNamespace(devices=none, config=told))
+  monkeypatch.setattr(checks, "jax", types.SimpleNamespace(devices=mock.Mock(side_effect=error), config=told))
   with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
     checks.devices()
 
-
-# ---- questions -------------------------------------------------------------------------------------------------------
 
 PASSAGES = tuple(structs.Passage(str(i), f"T{i}", "a text") for i in range(2))
 BARE = [structs.Example(f"q{i}", "Who?", ("x",)) for i in range(3)]
@@ -258,10 +242,8 @@ def test_recipes_say_whether_they_search_and_show_passages(name):
   recipe = recipes.get(name)
   assert recipe.needs_passages == (recipe.prompt.messages(SHOWN[0]) != recipe.prompt.messages(BARE[0]))
   assert recipe.searches == (name not in ("agent", "arena", "care"))
-  if "search" in recipe.switches:
-    assert recipes.get(name, search=True).searches
-  if "max_searches" in recipe.switches:
-    assert not recipes.get(name, max_searches=0).searches
+  assert "search" not in recipe.switches or recipes.get(name, search=True).searches
+  assert "max_searches" not in recipe.switches or not recipes.get(name, max_searches=0).searches
 
 
 def test_questions_that_cannot_be_rewarded():
@@ -294,25 +276,21 @@ def test_a_reward_that_fails_at_an_empty_reply_is_named_by_file_and_line(caplog)
   assert not caplog.records
 
 
-@pytest.mark.parametrize("which", ["train", "evaluate"])
-def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
+def test_a_context_that_is_too_small_for_every_prompt(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", BARE)
   config = config_lib.default_config()
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
-  tokenizer = tokenizer_lib.load_tokenizer("bytes")
-  recipe = recipes.get("search_r1")
+  recipe, tokenizer = recipes.get("search_r1"), tokenizer_lib.load_tokenizer("bytes")
   config.data.train = str(tmp_path / "asked.jsonl")
-  with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
-    if which == "train":
-      questions.training(config, recipe, tokenizer)
-    else:
-      questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
+  evaluates = lambda: questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
+  for run in (lambda: questions.training(config, recipe, tokenizer), evaluates):
+    with pytest.raises(
+      ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"
+    ):
+      run()
   config.rollout.context = 2048
   assert len(questions.training(config, recipe, tokenizer)[0]) == 3
-
-
-# ---- files and messages ----------------------------------------------------------------------------------------------
 
 
 def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
@@ -344,9 +322,6 @@ def test_a_model_defines_its_end_of_turn(tmp_path):
     assert json.loads((tmp_path / "generation_config.json").read_text()) == want
 
 
-PLACEHOLDERS = (".field", ".any.field")  # in usage lines: --config.field=value
-
-
 def test_settings_named_in_messages_and_pages_exist():
   config = config_lib.default_config()
   switches = {switch for room in recipes.RECIPES.values() for switch in room.Switches()}
@@ -355,7 +330,7 @@ def test_settings_named_in_messages_and_pages_exist():
     f"{where}: config{path}"
     for where, text in [*said(), *pages()]
     for path in named.findall(text.replace("--config.", " config."))  # in flags, too
-    if path not in PLACEHOLDERS and not resolves(path.split(".")[1:], config, switches)
+    if path not in (".field", ".any.field") and not resolves(path.split(".")[1:], config, switches)  # in usage lines
   ]
   assert not wrong, "\n".join(wrong)
 
@@ -396,9 +371,8 @@ def resolves(names, config, switches) -> bool:
 @pytest.mark.parametrize("name, what", [("metrics.json", "an evaluation"), ("index.json", "an index")])
 def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
-  for reads in (
-    evaluate.config_of, evaluate.locate, lambda folder: export_hf.export(folder, folder / "out", dtype="float32"),
-  ):  # fmt: skip
+  exports = lambda folder: export_hf.export(folder, folder / "out", dtype="float32")
+  for reads in (evaluate.config_of, evaluate.locate, exports):
     with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
       reads(tmp_path)
 

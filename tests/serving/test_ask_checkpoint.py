@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import io
+import itertools
 import types
+from unittest import mock
 
 import asked
 import pytest
@@ -30,9 +32,7 @@ def ask(asker, example=QUESTION, shown=None, **how):
 def test_everything_is_told_as_it_happens():
   (answer,), told = ask(asked.asker(asked.SEARCHED))
   kinds = [event["event"] for event in told]
-  assert [kind for at, kind in enumerate(kinds) if kinds[at - 1 : at] != [kind]] == [
-    *("prompt", "said", "searching", "found", "said", "answer")
-  ]
+  assert [kind for kind, _ in itertools.groupby(kinds)] == "prompt said searching found said answer".split()
   assert kinds.count("said") > 4  # slices of five tokens
   said = "".join(event["text"] for event in told if event["event"] == "said")
   assert said == "".join(asked.SEARCHED)
@@ -94,7 +94,6 @@ class Judge:
     self.says, self.pairs = says, []
 
   def judge(self, pairs):
-    """See `judging.judge_api`."""
     self.pairs += pairs
     if isinstance(self.says, Exception):
       raise self.says
@@ -122,18 +121,16 @@ def test_each_step_is_judged_by_the_judge_of_its_kind():
   assert not answer["no_verdict"] and len(answer["trace"]["judged"]) == 3
 
 
-@pytest.mark.parametrize(
-  "says,why",
-  [(judge_api.JudgeFailed("no verdict: the server is down"), "the server is down"), (None, "could not be read")],
-)
+@pytest.mark.parametrize("says, why", [
+  (judge_api.JudgeFailed("no verdict: the server is down"), "the server is down"), (None, "could not be read"),
+])  # fmt: skip
 def test_a_verdict_that_did_not_come_is_told_with_its_reason(says, why):
   file = io.StringIO()
   judges = {name: Judge(says if name == "think_search" else 1.0) for name in steps_lib.TERMS}
   (answer,), _ = ask(asked.asker(asked.SEARCHED, judge=judges), shown=live_text.LiveText(file))
   assert answer["ended"] == "answer" and why in answer["no_verdict"] == answer["episode"]["facts"][structs.NO_VERDICT]
-  assert {step["term"]: step["verdict"] for step in answer["trace"]["judged"]} == dict(
-    information_think=1.0, think_search=None, think_answer=1.0
-  )
+  verdicts = {step["term"]: step["verdict"] for step in answer["trace"]["judged"]}
+  assert verdicts == dict(information_think=1.0, think_search=None, think_answer=1.0)
   lines = file.getvalue().splitlines()
   assert "     judged │ no verdict · query after its thought: birthplace of Kormin" in lines
   assert any(line.startswith(" no verdict │ ") and why in line for line in lines)
@@ -161,11 +158,8 @@ def test_the_answer_to_a_question_without_right_answers_is_not_judged():
 
 
 def test_a_search_that_fails_ends_the_answer():
-  class Down:
-    def search(self, queries, k):
-      raise structs.ToolFailed("no retriever answers")
-
-  (answer,), told = ask(asked.asker(asked.SEARCHED[:1], tools=RetrievalTools(Down())))
+  down = types.SimpleNamespace(search=mock.Mock(side_effect=structs.ToolFailed("no retriever answers")))
+  (answer,), told = ask(asked.asker(asked.SEARCHED[:1], tools=RetrievalTools(down)))
   assert (answer["ended"], answer["failure"], answer["outcome"]) == ("failed", "no retriever answers", None)
   assert told[-1] is answer
 
@@ -182,15 +176,11 @@ def test_questions_that_cannot_be_asked():
 
 def test_agreement_and_conversations_by_hand():
   answers = ["the Tolper.", None, "tolper", "Danbel", None]
-  assert ask_checkpoint.agreement(answers) == [
-    dict(answer="the Tolper.", count=2, share=0.4),
-    dict(answer=None, count=2, share=0.4),
-    dict(answer="Danbel", count=1, share=0.2),
-  ]
+  want = [("the Tolper.", 2, 0.4), (None, 2, 0.4), ("Danbel", 1, 0.2)]
+  assert ask_checkpoint.agreement(answers) == [dict(answer=one, count=n, share=share) for one, n, share in want]
   assert ask_checkpoint.in_conversation([], "Who?") == "Who?"
-  assert ask_checkpoint.in_conversation([("Who?", "Kormin")], "Where?") == (
-    "Earlier question: Who?\nEarlier answer: Kormin\nQuestion now: Where?"
-  )
+  asked_again = ask_checkpoint.in_conversation([("Who?", "Kormin")], "Where?")
+  assert asked_again == "Earlier question: Who?\nEarlier answer: Kormin\nQuestion now: Where?"
 
 
 def test_the_terminal_shows_the_trace_and_obeys_none_of_it():

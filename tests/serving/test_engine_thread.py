@@ -124,9 +124,8 @@ def test_every_turn_hears_the_engines_error_once():
       return served
 
   heard = [[], [], []]
-  engine = types.SimpleNamespace(
-    check=lambda: None, busy=True, step=step, submit=lambda turn: None, sizes=types.SimpleNamespace(ahead=8)
-  )
+  sizes = types.SimpleNamespace(ahead=8)
+  engine = types.SimpleNamespace(check=lambda: None, busy=True, step=step, submit=lambda turn: None, sizes=sizes)
   thread = EngineThread(engine, Late())
   thread.submit(Turn(0), heard[0].append)
   thread.start()

@@ -35,11 +35,10 @@ def test_replies_streams_and_errors():
     parts = client.completions.create(prompt=PROMPT, stream=True, **how)
     assert "".join(part.choices[0].text for part in parts) == text.text
     for error, body in (
-      (openai.NotFoundError, dict(asked, model="other")),
-      (openai.BadRequestError, dict(asked, max_tokens=1000)),
-      (openai.APIStatusError, dict(asked, messages=[dict(role="user", content="x" * 3000)])),
-    ):
+      (openai.NotFoundError, dict(model="other")), (openai.BadRequestError, dict(max_tokens=1000)),
+      (openai.APIStatusError, dict(messages=[dict(role="user", content="x" * 3000)])),
+    ):  # fmt: skip
       with pytest.raises(error):
-        client.chat.completions.create(**body)
+        client.chat.completions.create(**asked | body)
     with client_of(url) as stranger, pytest.raises(openai.AuthenticationError):
       stranger.models.list()

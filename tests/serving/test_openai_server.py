@@ -1,11 +1,11 @@
 """The server's replies are the engine's own tokens, whole or streamed, and its refusals say what to change."""
 
 import codecs
-import concurrent.futures
 import contextlib
 import json
 import socket
 import threading
+from concurrent import futures
 
 import httpx
 import numpy as np
@@ -52,39 +52,31 @@ def own():
 def test_tokens_and_logprobs_are_the_engines_own(own, server):
   # 40 tokens are five chunks of 8: the turn is drawn in five slices here, and in one turn there.
   for name, how in OWN.items():
+    ids, logprobs, end = own[name]
     status, said = post(server, "chat/completions", **ASKED, **how)
     (choice,) = said["choices"]
-    assert status == 200 and tokens(choice) == own[name][:2]
+    assert status == 200 and tokens(choice) == (ids, logprobs)
     assert said["prompt_token_ids"] == IDS
-    assert choice["message"]["content"] == kit.TOKENIZER.decode(own[name][0])
-    ended = own[name][2] == lanes.FULL
-    assert choice["finish_reason"] == ("length" if ended else "stop") and choice["stop_reason"] is None
-    assert said["usage"] == dict(
-      prompt_tokens=len(IDS), completion_tokens=len(own[name][0]), total_tokens=len(IDS) + len(own[name][0])
-    )
+    assert choice["message"]["content"] == kit.TOKENIZER.decode(ids) and choice["stop_reason"] is None
+    assert choice["finish_reason"] == ("length" if end == lanes.FULL else "stop")
+    assert said["usage"] == dict(prompt_tokens=len(IDS), completion_tokens=len(ids), total_tokens=len(IDS) + len(ids))
     text = post(server, "completions", prompt=PROMPT, max_tokens=40, logprobs=0, return_token_ids=True, **how)[1]
     (choice,) = text["choices"]
-    assert (choice["token_ids"], choice["logprobs"]["token_logprobs"]) == own[name][:2]
+    assert (choice["token_ids"], choice["logprobs"]["token_logprobs"]) == (ids, logprobs)
     # A token's text begins where the decoded text before it ends, also within a character.
-    raw = [kit.TOKENIZER.token_bytes(token) for token in own[name][0]]
+    raw = [kit.TOKENIZER.token_bytes(token) for token in ids]
     assert [bytes(entry["bytes"]) for entry in said["choices"][0]["logprobs"]["content"]] == raw
-    starts = [
-      len(codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(raw[:at]))) for at in range(len(raw))
-    ]
+    starts = [len(codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(raw[:i]))) for i in range(len(raw))]
     assert choice["logprobs"]["text_offset"] == starts
     assert choice["prompt_token_ids"] == IDS and "".join(choice["logprobs"]["tokens"])[:5] == choice["text"][:5]
   assert len({tuple(one[0]) for one in own.values()}) == 4
-
-
-def test_a_temperature_near_zero_is_greedy(own, server):
-  said = post(server, "chat/completions", **ASKED, temperature=5e-38)[1]
+  said = post(server, "chat/completions", **ASKED, temperature=5e-38)[1]  # near zero is greedy, too
   assert said["choices"][0]["token_ids"] == own["greedy"][0]
 
 
 def test_a_streamed_reply_is_the_whole_one(own, server):
   for name, how in OWN.items():
-    chunks = stream(server, "chat/completions", **ASKED, **how, stream_options=dict(include_usage=True))
-    *chunks, usage = chunks
+    *chunks, usage = stream(server, "chat/completions", **ASKED, **how, stream_options=dict(include_usage=True))
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == len(own[name][0])
     choices = [chunk["choices"][0] for chunk in chunks]
     assert chunks[0]["prompt_token_ids"] == IDS and choices[0]["delta"] == dict(role="assistant", content="")
@@ -163,44 +155,39 @@ def test_logprobs_are_the_learners_scores(server, temperature):
   np.testing.assert_allclose(np.asarray(block.sampler_logprobs)[mask], logprobs, atol=1e-6)
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
 MESSAGES, CHAT, TEXT = dict(messages=ASKED["messages"]), "chat/completions", "completions"
 
 
-@pytest.mark.parametrize(
-  "page, body, status, says",
-  [
-    (CHAT, dict(MESSAGES, model="gpt"), 404, "'gpt' is not served here: ask for 'small'"),
-    (CHAT, dict(messages=[]), 400, "messages must be a list"),
-    (CHAT, dict(messages=[dict(role="robot", content="")]), 400, r"messages[0] must have a role"),
-    (CHAT, dict(messages=[dict(role="user", content=[dict(type="image_url")])]), 400, "messages[0].content"),
-    (CHAT, dict(MESSAGES, temperature=3), 400, "temperature=3: it must be a number from 0 to 2"),
-    (CHAT, dict(MESSAGES, temperature=True), 400, "temperature=True"),
-    (CHAT, dict(MESSAGES, max_tokens=90), 400, "at most 84, since the prompt has 12 of 96"),
-    (CHAT, dict(MESSAGES, max_tokens=97), 400, "max_tokens=97: it must be a whole number from 1 to 96"),
-    (CHAT, dict(messages=[dict(role="user", content="x" * 96)]), 400, "the prompt has 96 tokens"),
-    # More than 16 characters for each token of the context, and too many tokens in the first of them.
-    (CHAT, dict(messages=[dict(role="user", content="x" * 1537)]), 400, "characters: prompt and reply"),
-    (CHAT, dict(messages=[dict(role="user", content="", name="x" * 1537)]), 400, "characters: prompt"),
-    (TEXT, dict(prompt=["a", "x" * 1537]), 400, "the prompt has 1537 characters: prompt and reply together may"),
-    (CHAT, dict(MESSAGES, tools=[dict(function=dict(name="f"))]), 400, "no known format of tool calls"),
-    (CHAT, dict(MESSAGES, tool_choice="required"), 400, "leave out tools and tool_choice"),
-    (CHAT, dict(messages=[dict(role="assistant", tool_calls=[{}])]), 400, "leave out tool_calls"),
-    (CHAT, dict(MESSAGES, frequency_penalty=0.5), 400, "frequency_penalty=0.5 is not supported"),
-    (CHAT, dict(MESSAGES, top_logprobs=3), 400, "top_logprobs=3 is not supported"),
-    (CHAT, dict(MESSAGES, n=1.5), 400, "n=1.5: it must be a whole number"),
-    (CHAT, dict(MESSAGES, stop=[""]), 400, "stop must be"), (CHAT, dict(MESSAGES, stop="\ud800"), 400, "surrogate"),
-    (CHAT, dict(MESSAGES, **{"\ud800": 1}), 400, "unknown field"),  # half a surrogate pair; in ASCII, it is escaped
-    (CHAT, dict(MESSAGES, tempersture=1), 400, "unknown field 'tempersture'"),
-    (TEXT, dict(MESSAGES), 400, "unknown field 'messages'"),
-    (TEXT, dict(prompt=""), 400, "the prompt is empty"), (TEXT, dict(prompt=[1, "a"]), 400, "prompt must be"),
-    (TEXT, dict(prompt=[1, 264]), 400, "the prompt has the token id 264: this model's ids are 0 to 263"),
-    (TEXT, dict(prompt=["a"] * 65), 400, "65 prompts: at most 64"),
-    (TEXT, dict(prompt=["a"] * 9, n=8), 400, "at most 64 replies per request"),
-    ("weights", dict(step="x"), 400, "the body must be {}"), ("nothing", {}, 404, "no page '/v1/nothing'"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("page, body, status, says", [
+  (CHAT, dict(MESSAGES, model="gpt"), 404, "'gpt' is not served here: ask for 'small'"),
+  (CHAT, dict(messages=[]), 400, "messages must be a list"),
+  (CHAT, dict(messages=[dict(role="robot", content="")]), 400, r"messages[0] must have a role"),
+  (CHAT, dict(messages=[dict(role="user", content=[dict(type="image_url")])]), 400, "messages[0].content"),
+  (CHAT, dict(MESSAGES, temperature=3), 400, "temperature=3: it must be a number from 0 to 2"),
+  (CHAT, dict(MESSAGES, temperature=True), 400, "temperature=True"),
+  (CHAT, dict(MESSAGES, max_tokens=90), 400, "at most 84, since the prompt has 12 of 96"),
+  (CHAT, dict(MESSAGES, max_tokens=97), 400, "max_tokens=97: it must be a whole number from 1 to 96"),
+  (CHAT, dict(messages=[dict(role="user", content="x" * 96)]), 400, "the prompt has 96 tokens"),
+  # More than 16 characters for each token of the context, and too many tokens in the first of them.
+  (CHAT, dict(messages=[dict(role="user", content="x" * 1537)]), 400, "characters: prompt and reply"),
+  (CHAT, dict(messages=[dict(role="user", content="", name="x" * 1537)]), 400, "characters: prompt"),
+  (TEXT, dict(prompt=["a", "x" * 1537]), 400, "the prompt has 1537 characters: prompt and reply together may"),
+  (CHAT, dict(MESSAGES, tools=[dict(function=dict(name="f"))]), 400, "no known format of tool calls"),
+  (CHAT, dict(MESSAGES, tool_choice="required"), 400, "leave out tools and tool_choice"),
+  (CHAT, dict(messages=[dict(role="assistant", tool_calls=[{}])]), 400, "leave out tool_calls"),
+  (CHAT, dict(MESSAGES, frequency_penalty=0.5), 400, "frequency_penalty=0.5 is not supported"),
+  (CHAT, dict(MESSAGES, top_logprobs=3), 400, "top_logprobs=3 is not supported"),
+  (CHAT, dict(MESSAGES, n=1.5), 400, "n=1.5: it must be a whole number"),
+  (CHAT, dict(MESSAGES, stop=[""]), 400, "stop must be"), (CHAT, dict(MESSAGES, stop="\ud800"), 400, "surrogate"),
+  (CHAT, dict(MESSAGES, **{"\ud800": 1}), 400, "unknown field"),  # half a surrogate pair; in ASCII, it is escaped
+  (CHAT, dict(MESSAGES, tempersture=1), 400, "unknown field 'tempersture'"),
+  (TEXT, dict(MESSAGES), 400, "unknown field 'messages'"), (TEXT, dict(prompt=""), 400, "the prompt is empty"),
+  (TEXT, dict(prompt=[1, "a"]), 400, "prompt must be"),
+  (TEXT, dict(prompt=[1, 264]), 400, "the prompt has the token id 264: this model's ids are 0 to 263"),
+  (TEXT, dict(prompt=["a"] * 65), 400, "65 prompts: at most 64"),
+  (TEXT, dict(prompt=["a"] * 9, n=8), 400, "at most 64 replies per request"),
+  ("weights", dict(step="x"), 400, "the body must be {}"), ("nothing", {}, 404, "no page '/v1/nothing'"),
+])  # fmt: skip
 def test_refusals_say_what_to_change(server, page, body, status, says):
   body = body if page == "weights" else dict(model=MODEL) | body
   said = CLIENT.post(f"{server}/{page}", content=json.dumps(body))
@@ -243,7 +230,7 @@ def waiting(url):
 def test_limits_of_body_and_queue():
   held = Held()
   limits = Limits(max_bytes=400, max_waiting=2)
-  with serving(held, limits=limits) as (url, _), concurrent.futures.ThreadPoolExecutor() as pool:
+  with serving(held, limits=limits) as (url, _), futures.ThreadPoolExecutor() as pool:
     status, said = post(url, "completions", prompt="x" * 400)
     assert status == 413 and "400 bytes" in said["error"]["message"]
     two = pool.submit(post, url, "completions", prompt="a", n=2)
@@ -301,16 +288,13 @@ def test_a_client_that_leaves_frees_its_lanes_and_its_places_in_the_queue(n, ste
     assert held.steps <= steps
 
 
-# ---- more replies than rows, and clients that do not read ------------------------------------------------------------
-
-
 def test_more_replies_than_rows_follow_each_other():
   # Six rows. Each reply is the engine's own, whatever its place in the queue; 64 is the limit of a request.
   engine, how = kit.engine(), dict(seed=5, max_tokens=12, return_token_ids=True)
   prompts = [f"{PROMPT}{'!' * number}" for number in range(9)]
   of_one = [drawn(engine, IDS, seed=5, sample=sample)[0] for sample in range(9)]
   of_each = [drawn(engine, kit.TOKENIZER.encode(p), seed=5, place=place)[0] for place, p in enumerate(prompts)]
-  with serving() as (url, _), concurrent.futures.ThreadPoolExecutor() as pool:
+  with serving() as (url, _), futures.ThreadPoolExecutor() as pool:
     said = post(url, "completions", prompt=PROMPT, n=9, **how)[1]["choices"]
     assert [choice["token_ids"] for choice in said] == of_one
     said = post(url, "completions", prompt=prompts, **how)[1]["choices"]
@@ -346,9 +330,6 @@ def test_an_engine_that_fails_is_told_to_all():
     assert CLIENT.get(url.replace("/v1", "/health")).status_code == 503
 
 
-# ---- weights, many clients -------------------------------------------------------------------------------------------
-
-
 def test_weights_change_between_replies_and_drop_none():
   held = Held()
   other = nnx.split(kit.model(1))[1]
@@ -363,7 +344,7 @@ def test_weights_change_between_replies_and_drop_none():
 
   asked = dict(prompt=PROMPT, max_tokens=40, seed=0, return_token_ids=True)
   try:
-    with serving(held, reload=reload) as (url, application), concurrent.futures.ThreadPoolExecutor() as pool:
+    with serving(held, reload=reload) as (url, application), futures.ThreadPoolExecutor() as pool:
       old = pool.submit(stream, url, "completions", **asked)
       until(lambda: held.steps)
       change = pool.submit(CLIENT.post, f"{url}/weights", json=dict(step=40))
@@ -388,11 +369,8 @@ def test_weights_change_between_replies_and_drop_none():
 
 
 def test_new_weights_wait_for_running_replies_for_a_limited_time():
-  held, loaded = Held(), []
-  with (
-    serving(held, reload=loaded.append, limits=Limits(drain_s=0.2)) as (url, application),
-    concurrent.futures.ThreadPoolExecutor() as pool,
-  ):
+  held, loaded, limits = Held(), [], Limits(drain_s=0.2)
+  with serving(held, reload=loaded.append, limits=limits) as (url, application), futures.ThreadPoolExecutor() as pool:
     running = pool.submit(post, url, "completions", prompt="a")
     until(lambda: held.steps)
     refused = CLIENT.post(f"{url}/weights", json={})
@@ -410,7 +388,7 @@ def test_two_hundred_streams_at_a_time_and_nothing_compiles():
   with serving() as (url, application):
     asked = lambda i: dict(prompt=f"Question {i}{'?' * (i % 9)}", max_tokens=24, seed=i, return_token_ids=True)
     alone = {i: post(url, "completions", **asked(i))[1]["choices"][0] for i in range(0, 200, 20)}
-    with kit.compilations() as heard, concurrent.futures.ThreadPoolExecutor(200) as pool:
+    with kit.compilations() as heard, futures.ThreadPoolExecutor(200) as pool:
       found = [*pool.map(lambda i: stream(url, "completions", **asked(i)), range(200))]
     assert not heard
     for i, one in alone.items():

@@ -53,9 +53,8 @@ def test_a_run_is_asked_on_the_command_line(run, world):
   held_out = pathlib.Path(tiny_world.config(world).data.evaluate)
   rows = ask(run, f"--data={held_out}", "--samples=3", "--json", f"--against={run}/checkpoints/1")
   found = [json.loads(line) for line in rows.stdout.splitlines()]
-  assert [(row["checkpoint"], row["sample"]) for row in found] == [
-    *((str(run), i) for i in range(3)), *((f"{run}/checkpoints/1", i) for i in range(3))
-  ]  # fmt: skip
+  want = [(checkpoint, sample) for checkpoint in (str(run), f"{run}/checkpoints/1") for sample in range(3)]
+  assert [(row["checkpoint"], row["sample"]) for row in found] == want
   assert {row["episode"]["question"] for row in found} == {json.loads(held_out.read_text().split("\n")[0])["question"]}
   assert all(row["outcome"] in (0, 1) for row in found)
   talk = ask(run, "--conversation", "--json", said="Who is it?\nAnd where?\n")
@@ -63,9 +62,8 @@ def test_a_run_is_asked_on_the_command_line(run, world):
   assert second.startswith("Earlier question: Who is it?\nEarlier answer: ") and second.endswith("now: And where?")
   for words, says in (
     (("Who?", f"--data={held_out}"), "give either a question or --data"),
-    (("--id=3",), "--id=3: give the file of the question"),
+    (("--id=3",), "--id=3: give the file of the question"), (("--samples=0", "Who?"), "--samples"),
     ((f"--data={held_out}", "--id=none"), "has the id 'none'"),
-    (("--samples=0", "Who?"), "--samples"),
-  ):
+  ):  # fmt: skip
     refused = ask(run, *words, said="")
     assert refused.returncode == 2 and says in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr

@@ -22,9 +22,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.store import changes
 
 ROOT = pathlib.Path(__file__).parents[2]
-SIZES = [
-  f"--config.rollout.{name}={kit.SIZES[name]}" for name in ("lanes", "rows", "context", "chunk", "prefill", "page")
-]
+SIZES = [f"--config.rollout.{name}={kit.SIZES[name]}" for name in "lanes rows context chunk prefill page".split()]
 
 
 def answers(client):
@@ -61,8 +59,7 @@ def test_a_folder_is_served_and_read_again(tmp_path):
       assert after != before
       refused = client.post("/v1/weights", json=dict(step=4))
       assert refused.status_code == 400 and "has no steps" in refused.json()["error"]["message"]
-      wider = dict(vars(kit.CONFIG), d_ff=64)
-      other = type(kit.CONFIG)(**wider)
+      other = type(kit.CONFIG)(**vars(kit.CONFIG) | dict(d_ff=64))
       weights.save_pretrained(Decoder(other, rngs=nnx.Rngs(0)), other, tmp_path / "model")
       refused = client.post("/v1/weights", json={})
       assert refused.status_code == 400 and "other shapes" in refused.json()["error"]["message"]

@@ -62,9 +62,6 @@ def test_a_piece_is_held_back_only_while_it_may_become_a_stop():
   assert stream.piece(last=True) == "😀" and stream.stop is None
 
 
-# ---- How the prompts of requests become token ids --------------------------------------------------------------------
-
-
 MESSAGES = [dict(role="user", content="Kormin  is <end_of_turn></s> here")]
 
 

@@ -28,16 +28,15 @@ key keys key1 api_key apiKey APIKey apikey APIKEY api.key x[api_key] api%5Fkey x
 Key-Pair-Id openaikey authkey subscription-key keypair keyfile token tokens access_token accessToken accesstoken
 authtoken oauth2token X-Amz-Security-Token author_token csrftoken secret client_secret clientsecret password passwd
 PassWord dbpassword pwd userpwd sig sig2 urlsig sigv4 sign signed signed_request X-Amz-Signature oauth_signature
-signingkey auth oauth authz Authorization authorise authenticated basicauth authcode cred creds dbcred
-X-Amz-Credential code auth_code passcode accesscode userCode codeverifier code_verifier session sessionId JSESSIONID
-jwt bearer bearertoken smscode mfacode tfacode totpcode twofactorcode recoverycode backupcode emailcode verifycode
-magiccode tokencode codechallenge sigdata sighash requestsign
+signingkey auth oauth authz Authorization authorise authenticated basicauth authcode cred creds dbcred X-Amz-Credential
+code auth_code passcode accesscode userCode codeverifier code_verifier session sessionId JSESSIONID jwt bearer
+bearertoken smscode mfacode tfacode totpcode twofactorcode recoverycode backupcode emailcode verifycode magiccode
+tokencode codechallenge sigdata sighash requestsign
 """
 ORDINARY = """
 author authors authority co-author coauthor author_id design assigned signal significant insight sigma signup keyword
-keywords keyboard keyspace monkey turkey postcode zipcode barcode countrycode areacode
-langcode unicode encoder decode codec tokenizer tokenization
-max_tokens maxTokens max_new_tokens secretary credit sacred incredible possession k top_k
+keywords keyboard keyspace monkey turkey postcode zipcode barcode countrycode areacode langcode unicode encoder decode
+codec tokenizer tokenization max_tokens maxTokens max_new_tokens secretary credit sacred incredible possession k top_k
 """
 
 

@@ -44,9 +44,8 @@ EPISODES = [
 
 
 def test_no_field_of_an_episode_is_forgotten():
-  assert {*multihost._PLAIN, "segments", "facts", "starts"} == {
-    field.name for field in dataclasses.fields(structs.Episode)
-  }
+  names = {field.name for field in dataclasses.fields(structs.Episode)}
+  assert {*multihost._PLAIN, "segments", "facts", "starts"} == names
 
 
 def test_every_bit_is_restored():
@@ -65,9 +64,8 @@ def test_nothing_is_unpickled(monkeypatch):
   for module, name in ((pickle, "loads"), (pickle, "load"), (pickle, "Unpickler"), (np, "load")):
     monkeypatch.setattr(module, name, refuse)
   assert len(multihost.unpack(multihost.pack(EPISODES, decode), decode)) == 3
-  malicious = pickle.dumps(io.BytesIO)
   with pytest.raises(Exception, match="buffer|incorrect header|decompress"):
-    multihost.unpack(malicious, decode)
+    multihost.unpack(pickle.dumps(io.BytesIO), decode)
 
 
 def texts(rng, words):

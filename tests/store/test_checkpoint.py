@@ -83,9 +83,8 @@ def test_a_spared_one_is_kept_and_later_ones_can_be_deleted(tmp_path):
 def test_restored_onto_another_mesh(tmp_path):
   mesh = lambda **axes: mesh_lib.make(jax.devices(), **axes)
   spread = lambda m: jax.device_put(state(), NamedSharding(m, PartitionSpec()))
-  cut = lambda m, spec: dataclasses.replace(
-    spread(m), params=state().params | dict(a=jax.device_put(state().params["a"], NamedSharding(m, spec)))
-  )
+  put = lambda m, spec: jax.device_put(state().params["a"], NamedSharding(m, spec))
+  cut = lambda m, spec: dataclasses.replace(spread(m), params=state().params | dict(a=put(m, spec)))
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   checkpoints.save(1, cut(mesh(data=2, fsdp=4), PartitionSpec("fsdp")), {})
   like = cut(mesh(data=4, tensor=2), PartitionSpec(None, "tensor"))
@@ -112,13 +111,10 @@ def test_invalid_calls_are_refused(tmp_path):
     checkpoints.restore(other)
 
 
-@pytest.mark.parametrize(
-  "host, word",
-  [
-    ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"), ({"a": float("nan")}, "host.a=nan"),
-    ({"a": {1: 2}}, "key 1"), ({"a": {1, 2}}, "is a set"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("host, word", [
+  ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"), ({"a": float("nan")}, "host.a=nan"),
+  ({"a": {1: 2}}, "key 1"), ({"a": {1, 2}}, "is a set"),
+])  # fmt: skip
 def test_only_json_is_saved_beside_the_arrays(tmp_path, host, word):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   with pytest.raises(ValueError, match=word):

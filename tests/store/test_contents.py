@@ -50,18 +50,14 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
   config = config_lib.default_config()
   config.model.path, config.model.lora.path = folders["base"], folders["lora"]
   config.retrieval.query_encoder, config.loss.teacher.path = folders["encoder"], folders["teacher"]
-  config.judge.kind, config.judge.prompt = "nli", "think_answer"
-  config.judge.path = folders["judge"]
+  config.judge.update(judge := dict(kind="nli", prompt="think_answer", path=folders["judge"]))
   config = settings.of(config)
   read = ("model.path", "model.lora.path", "retrieval.query_encoder", "judge.path", "loss.teacher.path")
   assert contents.of_folders(config, ()) == {one: contents.of_folder(folders[name]) for one, name in zip(read, names)}
   tuned = {"model.path", "model.lora.path", "loss.teacher.path"}
   assert contents.of_folders(config).keys() == tuned  # fine-tuning asks no judge
   of_terms = config_lib.default_config()
-  of_terms.judge, of_terms.judges = (
-    dict(kind="nli", prompt="think_answer", path=folders["judge"]),
-    dict(b=dict(kind="exact")),
-  )
+  of_terms.judge, of_terms.judges = judge, dict(b=dict(kind="exact"))
   assert contents.of_folders(settings.of(of_terms), ("a", "b")) == {"judge.path": contents.of_folder(folders["judge"])}
   assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
 
@@ -78,9 +74,7 @@ def test_a_described_server_is_known_by_its_retriever():
   remote = lambda address, server: dict(kind="remote", address=address, server=server)
   one = api.placeless(remote("http://a", dict(status="ok", retriever=index, limits=dict(rows=1))))
   assert one == api.placeless(remote("http://b", dict(status="ok", retriever=index, limits=dict(rows=2)))) == index
-  silent = [
-    api.placeless(remote(address, {})) for address in ("http://a", "http://b")
-  ]  # they say nothing of themselves
+  silent = [api.placeless(remote(address, {})) for address in ("http://a", "http://b")]  # they describe nothing
   assert silent[0] != silent[1]
 
 

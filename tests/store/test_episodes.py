@@ -50,7 +50,7 @@ def logged(path, **given):
   return episodes.read_episodes(episodes.write_episodes(path, 12, [row]))[0]
 
 
-def test_a_row_describes_the_whole_episode(tmp_path):
+def test_a_row_describes_the_whole_episode_and_restores_it(tmp_path):
   row = logged(tmp_path)
   about = dict(step=12, prompt_index=7, sample=1, version=3, id="q1", question="Which river?", gold_ids=["p1"], hops=1)
   about |= dict(golds=["Mazur", "the Mazur"], reward=None, outcome=1, advantage=None)
@@ -62,10 +62,7 @@ def test_a_row_describes_the_whole_episode(tmp_path):
   assert said == dict(owner=MODEL, text=text, ids=[4, 5], logprobs=[-0.1, -2.3], stop=stop)
   assert seen["query"] == "Kel" and [p["id"] for p in seen["found"]] == ["p1", "p2"]
   assert "found" not in notice and answer["logprobs"] == [-0.5, 0.0, -1e-9]
-
-
-def test_the_episode_is_restored(tmp_path):
-  back = episodes.episode_of(logged(tmp_path))
+  back = episodes.episode_of(row)
   facts = {"verdict": 0.5, "vectors": [[0.1, 0.2]]}  # JSON has no arrays
   np.testing.assert_array_equal(back.segments[1].logprobs, EPISODE.segments[1].logprobs)
   assert dataclasses.replace(back, facts={}) == dataclasses.replace(EPISODE, facts={}) and back.facts == facts
@@ -137,10 +134,8 @@ def test_gold_ids(meta, want):
 
 def test_a_gold_article_is_gold_under_the_ids_of_a_dump():
   """A paragraph's own id is a hash of its question's; what a dump calls the article is found by its title."""
-  own = (
-    structs.Passage("hash", "The Tower", "It stands in Paris. It is tall."),
-    structs.Passage("h2", "Oslo", "A city."),
-  )
+  tower = structs.Passage("hash", "The Tower", "It stands in Paris. It is tall.")
+  own = (tower, structs.Passage("h2", "Oslo", "A city."))
   example = structs.Example("1", "Where?", ("Paris",), own, supporting=(0,))
   dump = structs.Passage("771", "Tower", "100 words of it"), structs.Passage("772", "Lyon", "A city.")
   segment = lambda **search: structs.Segment(ENVIRONMENT, (), "", **search)

@@ -45,9 +45,8 @@ def test_the_marks_are_the_names_that_are_written():
 
 def test_evaluate_refuses_a_folder_before_it_looks_for_the_model(tmp_path):
   made(tmp_path / "run", "metrics.jsonl")
-  command = ["evaluate", "--config=search_r1:smoke"]
   words = [f"--checkpoint={tmp_path}/none", "--data=none.jsonl", f"--out={tmp_path}/run"]
-  told = ragrl(*command, *words)
+  told = ragrl("evaluate", "--config=search_r1:smoke", *words)
   assert told.returncode == 2 and "this folder holds a run (metrics.jsonl)" in told.stderr, told.stderr
 
 
@@ -93,11 +92,9 @@ def test_later_files_copies_and_links_are_kept(tmp_path):
   with pytest.raises(ValueError, match="is not a folder"):
     folders.empty(tmp_path / "file")
   for name, said in {
-    "added": "checkpoints/notes.txt .* was not written",
-    "changed": "metrics.jsonl .* was changed since",
-    "copy": "not written by this command",
-    "link": "is a symbolic link",
-  }.items():
+    "added": "checkpoints/notes.txt .* was not written", "changed": "metrics.jsonl .* was changed since",
+    "copy": "not written by this command", "link": "is a symbolic link",
+  }.items():  # fmt: skip
     with pytest.raises(ValueError, match=said):
       folders.empty(tmp_path / name)
     assert (tmp_path / name / "checkpoints" / "1").read_text() == "weights"

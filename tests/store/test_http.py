@@ -66,11 +66,9 @@ def test_a_refusal_may_have_any_body():
   assert (reply.status, reply.body, reply.retry_after_s) == (503, None, None) and len(reply.text) == 300
 
 
-@pytest.mark.parametrize(
-  "start, drip",
-  [(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"HTTP/1.1 200 OK\r\n\r\n", b" "), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")],
-  ids=["headers", "body", "continue"],
-)
+@pytest.mark.parametrize("start, drip", [
+  (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"HTTP/1.1 200 OK\r\n\r\n", b" "), (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+], ids=["headers", "body", "continue"])  # fmt: skip
 def test_one_deadline_covers_the_whole_call(start, drip):
   with peer(start, drip=drip) as (url, _):
     begun = time.monotonic()
@@ -86,14 +84,11 @@ def test_silence_ends_at_the_deadline_too_which_may_be_past():
     post("http://127.0.0.1:1", 0.0)
 
 
-@pytest.mark.parametrize(
-  "said, says",
-  [
-    ([b"[" * 100_000], "nested too deep"), ([b'{"a":' * 100_000], "nested too deep"),
-    ([b"1" * 9000], "not JSON .*digits"), ([b'"\xff"'], "not JSON .*utf-8"), ([b""], "not JSON"),
-    ([b"<html>"], "not JSON .*<html>"), ([b"\x1f\x8b", "content-encoding: gzip"], "compressed"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("said, says", [
+  ([b"[" * 100_000], "nested too deep"), ([b'{"a":' * 100_000], "nested too deep"),
+  ([b"1" * 9000], "not JSON .*digits"), ([b'"\xff"'], "not JSON .*utf-8"), ([b""], "not JSON"),
+  ([b"<html>"], "not JSON .*<html>"), ([b"\x1f\x8b", "content-encoding: gzip"], "compressed"),
+])  # fmt: skip
 def test_a_reply_that_is_not_json_is_reported(said, says):
   with peer(response(*said)) as (url, _), pytest.raises(http.NotJSON, match=says):
     post(url, max_bytes=1_000_000)
@@ -105,11 +100,9 @@ def test_a_long_reply_is_not_read_to_its_end():
       post(url)
 
 
-@pytest.mark.parametrize(
-  "answer",
-  [b"", b"SSH-2.0-x\r\n\r\n", response(b"xyz")[:-1], b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000],
-  ids=["closed", "no HTTP", "cut", "endless headers"],
-)
+@pytest.mark.parametrize("answer", [
+  b"", b"SSH-2.0-x\r\n\r\n", response(b"xyz")[:-1], b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000,
+], ids=["closed", "no HTTP", "cut", "endless headers"])  # fmt: skip
 def test_a_broken_connection(answer):
   with peer(answer) as (url, _), pytest.raises(http.ConnectionFailed):
     post(url)

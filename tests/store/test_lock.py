@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -22,9 +23,8 @@ with lock.held(sys.argv[1]):
 
 
 def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(tmp_path):
-  holder = subprocess.Popen(
-    [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-  )
+  command = [sys.executable, "-c", HOLDER, tmp_path / "run"]
+  holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
   assert holder.stdout.readline() == "held\n"
   with pytest.raises(lock.Held, match=rf"run is in use: process {holder.pid} on .* since 2.*another folder"):
     with lock.held(tmp_path / "run"):
@@ -41,16 +41,11 @@ def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(
     assert (tmp_path / "run" / lock.FILE).read_text() == ""
 
 
-@pytest.mark.parametrize("flock", [None, lambda *_: None, OSError(95, "not supported")])
+@pytest.mark.parametrize("flock", [None, mock.Mock(), mock.Mock(side_effect=OSError(95, "not supported"))])
 def test_another_machines_name_counts_while_its_file_is_touched(tmp_path, monkeypatch, flock):
   """On a shared file system, where flock may not reach other machines or may not exist."""
   if flock is not None:
-
-    def stub(*_):
-      if isinstance(flock, OSError):
-        raise flock
-
-    monkeypatch.setattr(fcntl, "flock", stub)
+    monkeypatch.setattr(fcntl, "flock", flock)
   monkeypatch.setattr(lock, "BEAT_S", 0.02)
   monkeypatch.setattr(lock, "WATCHED_S", 0.2)
   path = tmp_path / lock.FILE

@@ -17,16 +17,12 @@ def read(path, *columns):
   return [row for _, row in row_files.read_rows(path, columns or None)]
 
 
-@pytest.mark.parametrize(
-  ("name", "text"),
-  [
-    ("a.csv", 'id,text\n1,"Say ""no"", then\ngo."\n\n2,Straße; 東京\n'),
-    ("a.CSV", '\ufeffid;text\r\n1;"Say ""no"", then\ngo."\r\n2;"Straße; 東京"\r\n'),  # from a spreadsheet
-    ("a.csv.gz", ',id,text\n0,1,"Say ""no"", then\ngo."\n1,2,Straße; 東京\n'),  # pandas' index has no name
-    ("a.json", "\n[" + ",\n".join(map(json.dumps, ROWS)) + "]"),
-    ("b.json", "\n" + "\n".join(map(json.dumps, ROWS))),
-  ],
-)
+@pytest.mark.parametrize("name, text", [
+  ("a.csv", 'id,text\n1,"Say ""no"", then\ngo."\n\n2,Straße; 東京\n'),
+  ("a.CSV", '\ufeffid;text\r\n1;"Say ""no"", then\ngo."\r\n2;"Straße; 東京"\r\n'),  # from a spreadsheet
+  ("a.csv.gz", ',id,text\n0,1,"Say ""no"", then\ngo."\n1,2,Straße; 東京\n'),  # pandas' index has no name
+  ("a.json", "\n[" + ",\n".join(map(json.dumps, ROWS)) + "]"), ("b.json", "\n" + "\n".join(map(json.dumps, ROWS))),
+])  # fmt: skip
 def test_tables_of_text(tmp_path, name, text):
   raw = text.encode()
   (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
@@ -84,30 +80,22 @@ def test_the_datasets_library_saves_such_folders(tmp_path):
     read(tmp_path / "two")
 
 
-@pytest.mark.parametrize(
-  ("name", "raw", "said"),
-  [
-    ("a.csv", b"id,text\n1,a,b\n", "a.csv:2: 3 columns, but the first line names 2"),
-    ("a.csv", b"id,text,id\n1,a,b\n", "a.csv:1: two columns are named 'id'"),
-    ("a.csv", b'id,text\n1,a\n2,"b\nc\n', "a.csv:3: no row of comma-separated values: unexpected end of data"),
-    ("a.csv", b'id,text\n1,"a"b\n', "a.csv:2: no row of comma-separated values"),
-    ("a.csv", "id,text\n1,ä\n".encode("latin-1"), "a.csv:2: not UTF-8 .*: save it as UTF-8"),
-    ("a.csv", "id,text\n1,a\n".encode("utf-16"), "a.csv:1: not UTF-8"),
-    ("a.csv.gz", b"id,text\n", "a.csv.gz:1: the compressed file is broken"),
-    ("a.tsv", b"id\tid\n", "a.tsv:1: two columns are named 'id'"),
-    ("a.tsv", b"id\ttext\n1\ta\n2\n", "a.tsv:3: 1 columns, but the first line names 2"),
-    (
-      "a.jsonl.gz",
-      gzip.compress(bytes(9999), mtime=0)[:-9],
-      r"a.jsonl.gz:\d+: the compressed file is broken or cut off",
-    ),
-    ("a.json", b'[{"a": 1},\n]', "a.json:1 .row 1.: not JSON: after ',' there must be another row, not ']'"),
-    ("a.json", b'[{"a": 1}, , {}]', "a.json:1 .row 2.: not JSON"),
-    ("a.json", b"[,]", "a.json:1 .row 1.: not JSON"),
-    ("a.parquet", b"", "a.parquet: no parquet file that can be read"),
-    ("a.xlsx", b"PK", "a.xlsx: rows are read from .jsonl, .json, .csv"),
-  ],
-)
+@pytest.mark.parametrize("name, raw, said", [
+  ("a.csv", b"id,text\n1,a,b\n", "a.csv:2: 3 columns, but the first line names 2"),
+  ("a.csv", b"id,text,id\n1,a,b\n", "a.csv:1: two columns are named 'id'"),
+  ("a.csv", b'id,text\n1,a\n2,"b\nc\n', "a.csv:3: no row of comma-separated values: unexpected end of data"),
+  ("a.csv", b'id,text\n1,"a"b\n', "a.csv:2: no row of comma-separated values"),
+  ("a.csv", "id,text\n1,ä\n".encode("latin-1"), "a.csv:2: not UTF-8 .*: save it as UTF-8"),
+  ("a.csv", "id,text\n1,a\n".encode("utf-16"), "a.csv:1: not UTF-8"),
+  ("a.csv.gz", b"id,text\n", "a.csv.gz:1: the compressed file is broken"),
+  ("a.tsv", b"id\tid\n", "a.tsv:1: two columns are named 'id'"),
+  ("a.tsv", b"id\ttext\n1\ta\n2\n", "a.tsv:3: 1 columns, but the first line names 2"),
+  ("a.jsonl.gz", gzip.compress(bytes(9999), mtime=0)[:-9], r"a.jsonl.gz:\d+: the compressed file is broken or cut off"),
+  ("a.json", b'[{"a": 1},\n]', "a.json:1 .row 1.: not JSON: after ',' there must be another row, not ']'"),
+  ("a.json", b'[{"a": 1}, , {}]', "a.json:1 .row 2.: not JSON"), ("a.json", b"[,]", "a.json:1 .row 1.: not JSON"),
+  ("a.parquet", b"", "a.parquet: no parquet file that can be read"),
+  ("a.xlsx", b"PK", "a.xlsx: rows are read from .jsonl, .json, .csv"),
+])  # fmt: skip
 def test_faults_are_said_in_one_line(tmp_path, name, raw, said):
   (tmp_path / name).write_bytes(raw)
   with pytest.raises(ValueError, match=said) as error:

@@ -70,9 +70,7 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
 
 
 def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(tmp_path):
-  def settings(**more):
-    return settings_of(recipe="when_to_search", switches=dict(settle_metric="evaluation/em"), **more)
-
+  settings = lambda **more: settings_of(recipe="when_to_search", switches=dict(settle_metric="evaluation/em"), **more)
   begun(tmp_path, settings())
   for more in (dict(evaluate__every=7), dict(data__evidence="x.jsonl"), dict(steps=700)):
     with pytest.raises(ValueError, match=f"config.{next(iter(more)).replace('__', '.')} was"):

@@ -53,9 +53,8 @@ def test_a_run_is_read_from_any_folder_and_after_a_move(project, tmp_path, monke
   assert read(copied / "out" / "run") == places(copied)  # though the old ones are here still
   alone = shutil.copytree(project / "out" / "run", tmp_path / "run")
   assert read(alone) == places(project)
-  assert (
-    config_lib.of_run(alone).data.hard == "hf:a/b//c" and config_lib.of_run(alone).prompting.tokenizer[-4:] == "main"
-  )
+  again = config_lib.of_run(alone)
+  assert again.data.hard == "hf:a/b//c" and again.prompting.tokenizer[-4:] == "main"
   shutil.rmtree(project)
   lost = config_lib.of_run(alone)
   assert lost.model.path == "out/base" and lost.data.train == f"{project}/data/a.jsonl"

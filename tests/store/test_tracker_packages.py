@@ -98,9 +98,8 @@ def test_trackio(tracked):
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
   logs, config = json.loads(done.stdout.splitlines()[-1])
-  assert [(row["step"], row["reward"], row["term/answer_a"]) for row in logs] == [
-    (step, NUMBERS[step], 1) for step in (1, 2, 2, 3)
-  ]
+  rows = [(row["step"], row["reward"], row["term/answer_a"]) for row in logs]
+  assert rows == [(step, NUMBERS[step], 1) for step in (1, 2, 2, 3)]
   assert config["recipe"] == "arena" and config["rollout"]["lanes"] == 4
 
 
