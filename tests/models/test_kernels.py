@@ -20,6 +20,18 @@ EVERY_AXIS = dict(fsdp=2, tensor=2, sequence=2)
 HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(implementation="xla")}  # on any device
 
 
+@functools.cache
+def blockwise(causal, shared):
+  until = jnp.asarray(UNTIL) if shared else None
+  return run(functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
+
+
+@functools.cache
+def windowed(shared, window):
+  prefixes = PREFIXES if shared else SHARED
+  return run(lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
+
+
 @pytest.mark.slow  # the interpreter traces every step of the kernels
 @pytest.mark.parametrize("kernel", HERE)
 @pytest.mark.parametrize("causal, prefixes, sizes", [
@@ -28,9 +40,9 @@ HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(i
 ])  # fmt: skip
 def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  given, until = ((), None) if prefixes is None else ((jnp.asarray(prefixes),), jnp.asarray(UNTIL))
+  given = () if prefixes is None else (jnp.asarray(prefixes),)
   mine = lambda *x: kernel.attend(*x, *given, causal=causal, mesh=mesh, **HERE[kernel])
-  agree(mine, functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
+  agree(mine, blockwise(causal, prefixes is not None), SHAPE, SHARED)
 
 
 @pytest.mark.slow  # as above
@@ -42,7 +54,7 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   windows = kernels.Windows.from_size(jnp.asarray(positions(SHARED, prefixes)), window)
   given = () if prefixes is SHARED else (jnp.asarray(prefixes),)
   mine = lambda *x: kernel.attend(*x, *given, windows=windows, mesh=mesh, **HERE[kernel])
-  agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
+  agree(mine, windowed(prefixes is PREFIXES, window), SHAPE, SHARED)
 
 
 # ---- flash -----------------------------------------------------------------------------------------------------------
