@@ -90,7 +90,8 @@ def test_trees_of_one_level_as_segments_with_prefixes():
 def test_each_needed_block_is_read_once(block_q, block_k):
   segments, prefixes = (np.pad(x, ((0, 0), (0, 20))) for x in (SHARED, PREFIXES))
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
-  for row, steps in enumerate(flash._steps(*flash._needed(rows, rows, True, block_q, block_k))):
+  needed = jax.jit(lambda rows: flash._steps(*flash._needed(rows, rows, True, block_q, block_k)))
+  for row, steps in enumerate(needed(rows)):
     for needed, one in zip(visible(segments[row], prefixes[row], block_q, block_k), steps, strict=True):
       count, block = flash._streaming(one)
       read = [int(block(step)) for step in range(count)]
@@ -156,7 +157,7 @@ def test_what_cudnn_takes(monkeypatch):
 
 
 def test_a_cudnn_that_refuses_or_errs_is_not_used(monkeypatch):
-  right = functools.partial(cudnn.attend, implementation="xla")
+  right = jax.jit(functools.partial(cudnn.attend, implementation="xla"))
 
   def refuse(*x):
     raise NotImplementedError("no engine")
@@ -184,11 +185,11 @@ def test_blocks_before_every_window_are_skipped():
   one = jnp.ones((1, 1024), jnp.int32)
   at = jnp.arange(1024, dtype=jnp.int32)[None]
   rows = kernels.tokens(one, None, kernels.Windows.from_size(at, 100))
-  needed = splash._needed(rows, rows, True, shared=False)  # two blocks of 512
-  np.testing.assert_array_equal(needed, [[True, False], [True, True]])
+  needed = jax.jit(functools.partial(splash._needed, causal=True, shared=False))
+  np.testing.assert_array_equal(needed(rows, rows), [[True, False], [True, True]])  # two blocks of 512
   # A device with the last 256 queries has blocks of 256. The first query, 768, reaches back to 669.
   late = kernels.Tokens(*(x[:, 768:] for x in rows[:4]), windows=jax.tree.map(lambda x: x[:, 768:], rows.windows))
-  np.testing.assert_array_equal(splash._needed(late, rows, True, shared=False), [[False, False, True, True]])
+  np.testing.assert_array_equal(needed(late, rows), [[False, False, True, True]])
 
 
 def test_the_platform_of_the_mesh_decides(monkeypatch):
@@ -202,7 +203,8 @@ def test_the_platform_of_the_mesh_decides(monkeypatch):
 def test_blocks_that_no_token_sees_are_skipped():
   segments, prefixes = (np.pad(x[:1], ((0, 0), (0, 84))) for x in (SHARED, PREFIXES))  # three blocks of 128
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
-  own, other = np.split(np.asarray(splash._needed(rows, rows, True, shared=True)), 2, axis=1)
+  needed = jax.jit(functools.partial(splash._needed, causal=True, shared=True))(rows, rows)
+  own, other = np.split(np.asarray(needed), 2, axis=1)
   apart = visible(segments[0], segments[0], 128, 128)
   np.testing.assert_array_equal(own, apart | np.eye(3, dtype=bool))
   np.testing.assert_array_equal(apart | other, visible(segments[0], prefixes[0], 128, 128))
