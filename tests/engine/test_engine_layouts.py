@@ -133,18 +133,7 @@ def test_recorded_logprobs_equal_a_forward_pass(family):
   played = rollout(made)
   compare(played.run(requests(2, 4), step=0), forward)
   assert played.report.engine.shared_tokens > 0
-
-
-@pytest.mark.slow  # as above
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_takes_the_likeliest_tokens(family):
-  made, forward = engine(family)
-  (episode,) = rollout(made).run(requests(1, 1), step=0, greedy=True)
-  best, at = np.argmax(forward(kit.padded(episode))[0], axis=-1), 0
-  for segment in episode.segments:
-    if segment.owner == "model":
-      assert list(segment.ids) == best[at - 1 : at + len(segment.ids) - 1].tolist()
-    at += len(segment.ids)
+  kit.check_greedy(made, forward)
 
 
 @pytest.mark.long  # compiles two engines

@@ -32,8 +32,18 @@ def model():
 
 
 @functools.cache
+def engine(speculate):
+  return kit.loaded(model(), speculate=speculate)
+
+
+@functools.cache
 def played(speculate):
-  return rollout(kit.loaded(model(), speculate=speculate)).run(requests(2, 3), step=0)
+  return rollout(engine(speculate)).run(requests(2, 3), step=0)
+
+
+@pytest.mark.slow  # compiles engines of its own
+def test_greedy_takes_the_likeliest_tokens():
+  kit.check_greedy(engine(0), jax.jit(model()))
 
 
 @jax.jit
@@ -48,7 +58,7 @@ def recorded(segment):
   return np.frombuffer(segment.routes, np.int16).reshape(len(segment.ids), L, K)
 
 
-@pytest.mark.slow  # compiles engines of its own
+@pytest.mark.slow  # as above
 @pytest.mark.parametrize("speculate", [0, 3])
 def test_each_token_has_the_experts_of_the_state_that_drew_it(speculate):
   checked = 0
