@@ -96,9 +96,6 @@ def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
   assert np.asarray(entropies)[mask].max() < np.log(264 - 86)
 
 
-# ---- The engine with sliding windows and with experts: what it records is what a forward pass computes ---------------
-
-
 SHAPE = dict(d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=48, rope_theta=1e4)
 # Windows shorter than the prompts of about 10 tokens, than an extension, and than a page of 16.
 FAMILIES = dict(

@@ -57,9 +57,6 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   agree(mine, windowed(prefixes is PREFIXES, window), SHAPE, SHARED)
 
 
-# ---- flash -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow  # as above
 @pytest.mark.parametrize(
   "heads, kv_heads, size",
@@ -144,9 +141,6 @@ def test_only_kernels_for_gpus_import_triton():
   subprocess.run([sys.executable, "-c", asks], check=True)
 
 
-# ---- cudnn -----------------------------------------------------------------------------------------------------------
-
-
 def test_what_cudnn_takes(monkeypatch):
   row = lambda length=1024, size=128, dtype=jnp.bfloat16: jax.ShapeDtypeStruct((1, length, 2, size), dtype)
   monkeypatch.setattr(jax, "__version_info__", cudnn.OLDEST)
@@ -176,9 +170,6 @@ def test_a_cudnn_that_refuses_or_errs_is_not_used(monkeypatch):
 @pytest.mark.parametrize("size", [64, 128, 256])
 def test_cudnn_here_agrees(size):
   assert cudnn.agrees(size, "bfloat16")
-
-
-# ---- splash ----------------------------------------------------------------------------------------------------------
 
 
 def test_blocks_before_every_window_are_skipped():
