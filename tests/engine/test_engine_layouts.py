@@ -96,9 +96,6 @@ def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
   assert np.asarray(entropies)[mask].max() < np.log(264 - 86)
 
 
-# ---- The engine with sliding windows and with experts: what it records is what a forward pass computes ---------------
-
-
 SHAPE = dict(d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=48, rope_theta=1e4)
 # Windows shorter than the prompts of about 10 tokens, than an extension, and than a page of 16.
 FAMILIES = dict(
@@ -133,18 +130,7 @@ def test_recorded_logprobs_equal_a_forward_pass(family):
   played = rollout(made)
   compare(played.run(requests(2, 4), step=0), forward)
   assert played.report.engine.shared_tokens > 0
-
-
-@pytest.mark.slow  # as above
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_takes_the_likeliest_tokens(family):
-  made, forward = engine(family)
-  (episode,) = rollout(made).run(requests(1, 1), step=0, greedy=True)
-  best, at = np.argmax(forward(kit.padded(episode))[0], axis=-1), 0
-  for segment in episode.segments:
-    if segment.owner == "model":
-      assert list(segment.ids) == best[at - 1 : at + len(segment.ids) - 1].tolist()
-    at += len(segment.ids)
+  kit.check_greedy(made, forward)
 
 
 @pytest.mark.long  # compiles two engines

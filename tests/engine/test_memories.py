@@ -54,7 +54,7 @@ async def play(example, policy, tools):
 LONG = [pytest.param(sizes, marks=pytest.mark.long) for sizes in (dict(), dict(prefill=8), dict(speculate=3))]
 
 
-@pytest.mark.parametrize("sizes", [dict(pages=5), *LONG])
+@pytest.mark.parametrize("sizes", [dict(pages=8), *LONG])
 def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   forward, asked = jax.jit(model()), kit.requests(3, 4)
   played = kit.rollout(engine(**sizes), play)
@@ -63,8 +63,9 @@ def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   for episode in together:
     np.testing.assert_allclose(*kit.scored(episode, forward=forward), atol=1e-5)
   for i in (0, 5, 11):  # alone: no shared prompt, no swaps
-    (alone,) = kit.rollout(engine(), play).run([asked[i]], step=0)
+    (alone,) = played.run([asked[i]], step=0)
     kit.check_close(alone, together[i])
+    assert played.report.engine.shared_tokens == played.report.engine.swapped_rows == 0
   assert kit.held(engine(**sizes)) == 0
   assert [replica.slots.free for replica in engine(**sizes)._replicas] == [engine(**sizes).sizes.slots]
 
@@ -84,7 +85,7 @@ def test_devices_that_share_the_heads_draw_the_tokens_of_one(devices, speculate)
 
 
 def test_a_memory_returns_from_the_host_bit_for_bit():
-  cache = engine()._kv
+  cache = engine(pages=8)._kv
   saved = [np.random.default_rng(0).normal(size=x.shape).astype(x.dtype) for x in cache.take_memory(0, 3)]
   cache.put_memory(0, 3, saved)
   cache.copy({0: [(3, 5)]}, memory=True)

@@ -32,8 +32,18 @@ def model():
 
 
 @functools.cache
+def engine(speculate):
+  return kit.loaded(model(), speculate=speculate)
+
+
+@functools.cache
 def played(speculate):
-  return rollout(kit.loaded(model(), speculate=speculate)).run(requests(2, 3), step=0)
+  return rollout(engine(speculate)).run(requests(2, 3), step=0)
+
+
+@pytest.mark.slow  # compiles engines of its own
+def test_greedy_takes_the_likeliest_tokens():
+  kit.check_greedy(engine(0), jax.jit(model()))
 
 
 @jax.jit
@@ -48,7 +58,7 @@ def recorded(segment):
   return np.frombuffer(segment.routes, np.int16).reshape(len(segment.ids), L, K)
 
 
-@pytest.mark.slow  # compiles engines of its own
+@pytest.mark.slow  # as above
 @pytest.mark.parametrize("speculate", [0, 3])
 def test_each_token_has_the_experts_of_the_state_that_drew_it(speculate):
   checked = 0
@@ -123,11 +133,11 @@ def test_replayed_experts_are_differentiable():
     ids, _ = route(logits)
     assert ids[0, :2].tolist() == [[0, 1, 2]] * 2
     np.testing.assert_array_equal(ids[0, 2:], jax.lax.top_k(logits, 3)[1][0, 2:])
-    loss = lambda t, r=route: (r(logits + t * way)[1] * weight).sum()
+    loss = jax.jit(jax.value_and_grad(lambda t, r=route: (r(logits + t * way)[1] * weight).sum()))
     step = np.float32(1e-2)
-    slope = (loss(step) - loss(-step)) / (2 * step)
+    slope = (loss(step)[0] - loss(-step)[0]) / (2 * step)
     assert abs(float(slope)) > 1e-2
-    np.testing.assert_allclose(jax.grad(loss)(jnp.float32(0.0)), slope, rtol=1e-2)
+    np.testing.assert_allclose(loss(np.float32(0.0))[1], slope, rtol=1e-2)
 
 
 def test_routes_in_rows_by_hand():

@@ -1,5 +1,6 @@
 """The script of benchmarks/speculation.py, which takes the place of random numbers. The benchmark checks the rest."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import speculation
@@ -21,8 +22,8 @@ def test_a_position_draws_its_token_of_the_script():
   before = sampling.uniforms, sampling.draw
   with speculation.scripted(IDS):
     numbers = sampling.uniforms(keys, positions)
-    tokens, logprobs = sampling.draw(logits, numbers, *filters)
+    tokens, logprobs = jax.jit(sampling.draw)(logits, numbers, *filters)
   assert tokens.tolist() == [8, 5]  # row 1 at 3, row 0 at 4
   # As costly as a draw: its log-probability is that of the token drawn at a half.
-  assert np.array_equal(logprobs, sampling.draw(logits, jnp.full(2, 0.5), *filters)[1])
+  assert np.array_equal(logprobs, jax.jit(sampling.draw)(logits, jnp.full(2, 0.5), *filters)[1])
   assert (sampling.uniforms, sampling.draw) == before

@@ -29,6 +29,16 @@ def drawn(config, deviation=0.5, seed=0, **how):
   return nnx.merge(graphdef, values)
 
 
+def random_model(config, seed):
+  """As `drawn`, with norms near 1."""
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+  draw = np.random.default_rng(seed)
+  near = lambda name: "norm" in name and (not config.traits.zero_norms or "delta_norm" in name)
+  some = lambda name, leaf: jnp.asarray(draw.normal(float(near(name)), 0.3, leaf.shape), jnp.float32)
+  leaves = [some(name, leaf) for name, leaf in mapping.named(abstract)]
+  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
+
+
 def equal(one, two):
   """Checks that two models have the same parameters."""
   for (name, a), (other, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (one, two)), strict=True):

@@ -89,36 +89,30 @@ SIZES = COMMON | dict(
 )  # fmt: skip
 DECODERS = {
   "qwen2": SIZES | dict(model_type="qwen2", tie_word_embeddings=False, rope_theta=1000.0),
-  "qwen3": SIZES
-  | dict(model_type="qwen3", tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=100.0)),
-  "qwen3_moe": SIZES
-  | dict(
+  "qwen3": SIZES | dict(
+    model_type="qwen3", tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=100.0),
+  ),
+  "qwen3_moe": SIZES | dict(
     model_type="qwen3_moe", tie_word_embeddings=False, rope_theta=100.0, moe_intermediate_size=12, num_experts=5,
     num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
   ),
-  "llama": SIZES
-  | dict(
-    model_type="llama", tie_word_embeddings=False, rope_theta=1000.0,
-    rope_scaling=dict(
+  "llama": SIZES | dict(
+    model_type="llama", tie_word_embeddings=False, rope_theta=1000.0, rope_scaling=dict(
       rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
     ),
   ),
   "mistral": SIZES | dict(model_type="mistral", tie_word_embeddings=False, rope_theta=1000.0, sliding_window=4),
-  "gemma3_text": SIZES
-  | dict(
+  "gemma3_text": SIZES | dict(
     model_type="gemma3_text", num_hidden_layers=3, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
-    query_pre_attn_scalar=10, rope_theta=1000.0,
-    rope_scaling=dict(rope_type="linear", factor=4.0),
+    query_pre_attn_scalar=10, rope_theta=1000.0, rope_scaling=dict(rope_type="linear", factor=4.0),
     rope_local_base_freq=50.0, sliding_window=3, sliding_window_pattern=2, attn_logit_softcapping=None,
     final_logit_softcapping=None, eos_token_id=[1, 5],
     pad_token_id=None,  # torch would give the padding's embedding no gradient
   ),
-  "qwen3_5_text": SIZES
-  | dict(
+  "qwen3_5_text": SIZES | dict(
     model_type="qwen3_5_text", num_hidden_layers=4, full_attention_interval=2, tie_word_embeddings=True,
     linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6,
-    linear_conv_kernel_dim=3, attn_output_gate=True,
-    rope_parameters=dict(
+    linear_conv_kernel_dim=3, attn_output_gate=True, rope_parameters=dict(
       rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True
     ),
   ),
@@ -170,11 +164,8 @@ def t5_shapes(config):
     ("encoder", c["num_layers"], ("SelfAttention",)),
     ("decoder", c["num_decoder_layers"], ("SelfAttention", "EncDecAttention")),
   ):
-    shapes[f"{stack}.final_layer_norm.weight"] = (d,)
-    shapes[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (
-      c["relative_attention_num_buckets"],
-      c["num_heads"],
-    )
+    bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    shapes |= {f"{stack}.final_layer_norm.weight": (d,), bias: (c["relative_attention_num_buckets"], c["num_heads"])}
     for i in range(layers):
       for j, part in enumerate(parts):
         shapes |= {f"{stack}.block.{i}.layer.{j}.{part}.{n}.weight": s for n, s in attention.items()}

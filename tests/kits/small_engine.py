@@ -222,6 +222,16 @@ def scored(episode, temperature=1.0, seed=0, forward=None):
   return np.array(ours), np.array(theirs)
 
 
+def check_greedy(engine, forward):
+  """Checks that greedy turns take the likeliest tokens of a forward pass."""
+  (episode,) = rollout(engine).run(requests(1, 1), step=0, greedy=True)
+  best, at = np.argmax(forward(padded(episode))[0], axis=-1), 0
+  for segment in episode.segments:
+    if segment.owner == structs.MODEL:
+      assert list(segment.ids) == best[at - 1 : at + len(segment.ids) - 1].tolist()
+    at += len(segment.ids)
+
+
 @functools.cache
 def _forward(seed):
   return jax.jit(model(seed))

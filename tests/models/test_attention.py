@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, plain
+from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, plain, run
 from attention_kit import positions as positions_of
 
 from ragrl_jax.models import attention, kernels
@@ -21,6 +21,11 @@ SEGMENTS = np.array([[1] * 24, [1] * 5 + [2] * 9 + [0] * 10, [0] * 3 + [2] * 10 
 def by_formula(q, k, v, causal=True):
   mask = (SEGMENTS[:, :, None] == SEGMENTS[:, None, :]) & (SEGMENTS != 0)[:, :, None]
   return plain(q, k, v, mask & np.tril(np.ones((T, T), bool))[None] if causal else mask)
+
+
+@functools.cache
+def formula(causal):
+  return run(lambda q, k, v, _: by_formula(q, k, v, causal), SHAPE, SEGMENTS)
 
 
 def head_by_head(q, k, v):
@@ -39,21 +44,21 @@ def head_by_head(q, k, v):
 @functools.partial(jax.jit, static_argnames=("causal", "block"))
 def attend(q, k, v, weight, *, causal=True, block=8):
   """(output, gradients of q, k, v for the weight `weight` of the output)."""
-  run = lambda q, k, v: attention.attend(q, k, v, jnp.asarray(SEGMENTS), causal=causal, block=block)
-  out, back = jax.vjp(run, q, k, v)
+  out, back = jax.vjp(
+    lambda q, k, v: attention.attend(q, k, v, jnp.asarray(SEGMENTS), causal=causal, block=block), q, k, v
+  )
   return out, back(weight)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("block", [T, 8, 7])  # one block; three; four, the last one with padding
 def test_attention_and_its_gradient(causal, block):
-  *inputs, weight = arrays(SHAPE)
-  got, gradients = attend(*inputs, weight, causal=causal, block=block)
-  want, back = jax.vjp(functools.partial(by_formula, causal=causal), *inputs)
+  got, gradients = attend(*arrays(SHAPE), causal=causal, block=block)
+  want, back = formula(causal)
   np.testing.assert_allclose(got, want, atol=2e-6)
   if causal and block == 8:  # once also without JAX
-    np.testing.assert_allclose(got, head_by_head(*inputs), atol=2e-6)
-  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), gradients, back(weight))
+    np.testing.assert_allclose(got, head_by_head(*arrays(SHAPE)[:3]), atol=2e-6)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), gradients, back)
   for array in (got, *gradients):  # padding gives zeros and gets no gradient
     np.testing.assert_array_equal(np.asarray(array)[SEGMENTS == 0], 0.0)
 
@@ -141,7 +146,7 @@ def test_tokens_of_a_tree_attend_to_their_paths(block):
   for row, found in enumerate(parents):
     for index, parent in enumerate(found):
       mask[row, index] = (mask[row, parent] if parent >= 0 else False) | (np.arange(T) == index)
-  want = lambda q, k, v, _: plain(q, k, v, mask)
+  want = run(lambda q, k, v, _: plain(q, k, v, mask), SHAPE, SEGMENTS)
   for mesh in (None, mesh_lib.make(jax.devices()[:1])):
     got = lambda *x, mesh=mesh: attention.attend(*x, until, block=block, mesh=mesh)
     agree(got, want, SHAPE, np.asarray(until), 5e-6)

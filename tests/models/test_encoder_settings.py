@@ -17,9 +17,8 @@ def sentence_transformers(path, modes, modules=("Transformer", "Pooling", "Norma
   """The files of sentence-transformers, without a model; `told` is config_sentence_transformers.json."""
   (path / "1_Pooling").mkdir(parents=True)
   kinds = [module if "." in module else f"sentence_transformers.models.{module}" for module in modules]
-  listed = [
-    dict(idx=i, name=str(i), path=f"{i}_{kind.split('.')[-1]}" if i else "", type=kind) for i, kind in enumerate(kinds)
-  ]
+  place = lambda i, kind: f"{i}_{kind.split('.')[-1]}" if i else ""
+  listed = [dict(idx=i, name=str(i), path=place(i, kind), type=kind) for i, kind in enumerate(kinds)]
   (path / "modules.json").write_text(json.dumps(listed))
   (path / "1_Pooling" / "config.json").write_text(json.dumps(dict(word_embedding_dimension=16) | modes))
   (path / "sentence_bert_config.json").write_text(json.dumps(dict(max_seq_length=length)))
@@ -109,17 +108,15 @@ def test_prompts_as_in_sentence_transformers(told, want, tmp_path):
   assert (found.query_prefix, found.passage_prefix) == want
 
 
-def test_cosines_are_inner_products_of_normalised_vectors(tmp_path):
-  bare = ("Transformer", "Pooling")
-  for name, similarity, normalize in (("a", "cosine", True), ("b", "dot", False), ("c", None, False)):
-    folder = sentence_transformers(tmp_path / name, MEAN, bare, similarity_fn_name=similarity)
-    assert encoder_settings.settings_for(folder).normalize == normalize
+@pytest.mark.parametrize("similarity, normalize", [("cosine", True), ("dot", False), (None, False)])
+def test_cosines_are_inner_products_of_normalised_vectors(similarity, normalize, tmp_path):
+  folder = sentence_transformers(tmp_path / "x", MEAN, ("Transformer", "Pooling"), similarity_fn_name=similarity)
+  assert encoder_settings.settings_for(folder).normalize == normalize
 
 
-@pytest.mark.parametrize(
-  "length, tokenizer, want",
-  [(None, 128, 128), (None, int(1e30), 512), (64, 128, 64), (32768, None, 8192)],  # 8192: the longest text here
-)
+@pytest.mark.parametrize("length, tokenizer, want", [
+  (None, 128, 128), (None, int(1e30), 512), (64, 128, 64), (32768, None, 8192),  # 8192: the longest text here
+])  # fmt: skip
 def test_the_longest_text(length, tokenizer, want, tmp_path):
   folder = sentence_transformers(tmp_path / "x", MEAN, length=length)
   if tokenizer:

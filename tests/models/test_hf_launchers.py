@@ -49,9 +49,7 @@ def test_import(tmp_path, monkeypatch, capsys):
   status, out, _ = run("import_hf", monkeypatch, capsys, **where)
   said = json.loads(out)
   assert status == 0 and (said["family"], said["vocabulary"], said["token_ids"]) == ("qwen2", 300, 257)
-  want, _ = weights.load_pretrained(folder)
-  got, _ = weights.load_pretrained(tmp_path / "out")
-  equal(want, got)
+  equal(*(weights.load_pretrained(path)[0] for path in (folder, tmp_path / "out")))
   assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
@@ -100,19 +98,14 @@ def test_tokens_are_added(tmp_path, monkeypatch, capsys, rows):
   assert np.isfinite(np.asarray(got(jnp.asarray([after.encode(text)])))).all()
 
 
-@pytest.mark.parametrize("tokens, said", [
-  ("a", "'a' is a token of"), ("<|endoftext|>", "is a token of"), ("<new> <new> b", "'b' is a token"),
+@pytest.mark.parametrize("rows, tokens, said", [
+  (300, "a", "'a' is a token of"), (300, "<|endoftext|>", "is a token of"), (300, "<new> <new> b", "'b' is a token"),
+  (200, "", "has 257 ids, the model 200 rows"),
 ])  # fmt: skip
-def test_tokens_that_are_there_are_refused(tmp_path, monkeypatch, capsys, tokens, said):
-  folder = model_folder(tmp_path / "in")
-  status, _, complaint = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", add_tokens=tokens)
+def test_tokens_that_are_there_or_have_no_row_are_refused_first(tmp_path, monkeypatch, capsys, rows, tokens, said):
+  where = dict(model=model_folder(tmp_path / "in", rows), out=tmp_path / "out")
+  status, _, complaint = run("import_hf", monkeypatch, capsys, **where, add_tokens=tokens)
   assert status == 2 and said in complaint and not (tmp_path / "out").exists()
-
-
-def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
-  where = dict(model=model_folder(tmp_path / "in", 200), out=tmp_path / "out")
-  status, _, complaint = run("import_hf", monkeypatch, capsys, **where)
-  assert status == 2 and "has 257 ids, the model 200 rows" in complaint and not (tmp_path / "out").exists()
 
 
 def saved(folder, config, step, state, kind="rl"):

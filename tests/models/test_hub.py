@@ -127,9 +127,15 @@ def test_the_settings_of_a_config_that_are_names(server, model, tmp_path):
   assert set(found) == {f"{NAME}@{commit}"}
 
 
-def test_without_network_the_cache_is_used_and_said(server, model, monkeypatch, capsys):
+def test_without_network_the_cache_is_used_and_said_if_it_is_whole(server, model, monkeypatch, capsys):
   commit = server.serve(NAME, model)
+  hub.folder(NAME, "x", part="config")
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+  assert hub.folder(NAME, "x", part="config").name == commit
+  assert all("does not have all of it" in refused(name) for name in (NAME, f"{NAME}@{commit}"))
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
   hub.folder(NAME, "config.model.path")
+  hub._say.cache_clear()
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
   assert hub.folder(NAME, "config.model.path").name == commit
   assert f"HF_HUB_OFFLINE is set, so the cache's commit is used, {commit}." in capsys.readouterr().err
@@ -142,15 +148,6 @@ def test_without_network_the_cache_is_used_and_said(server, model, monkeypatch, 
   assert hub.folder(NAME, "config.model.path").name == commit
   assert "the hub cannot be reached (" in capsys.readouterr().err
   assert "the hub cannot be reached (" in refused("org/other")
-
-
-def test_a_partial_cache_is_not_taken_for_a_model(server, model, monkeypatch):
-  commit = server.serve(NAME, model)
-  hub.folder(NAME, "x", part="config")
-  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-  assert hub.folder(NAME, "x", part="config").name == commit
-  assert "does not have all of it" in refused()
-  assert "does not have all of it" in refused(f"{NAME}@{commit}")
 
 
 def test_refusals_of_the_hub_are_one_line(server, model):

@@ -31,20 +31,20 @@ def drawn():
   return q, k, v
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def call(kernel, cache, q, k, v, lengths, positions):
+  return layout(kernel).attention(jnp.asarray(TABLE), lengths, positions)(1, q, k, v, cache)
+
+
 def called(kernel, given=None):
   """(attention of the second call's tokens, the cache): two calls on the second of two layers."""
-  made, given = layout(kernel), given or drawn()
-
-  @jax.jit
-  def call(cache, q, k, v, lengths, positions):
-    return made.attention(jnp.asarray(TABLE), lengths, positions)(1, q, k, v, cache)
-
+  given = given or drawn()
   index = np.arange(33)[None]
   first = np.where(index < LENGTHS[:, None], index, NOWHERE).astype(np.int32)
-  _, cache = call(made.allocate(9), *(x[:, :33] for x in given), np.zeros(3, np.int32), first)
+  _, cache = call(kernel, layout(kernel).allocate(9), *(x[:, :33] for x in given), np.zeros(3, np.int32), first)
   places = LENGTHS[:, None] + np.arange(MORE)[None]
   new = (np.take_along_axis(x, places[..., None, None], axis=1) for x in given)
-  return call(cache, *new, LENGTHS.astype(np.int32), places.astype(np.int32))
+  return call(kernel, cache, *new, LENGTHS.astype(np.int32), places.astype(np.int32))
 
 
 @pytest.fixture(autouse=True)

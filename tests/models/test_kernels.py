@@ -20,6 +20,18 @@ EVERY_AXIS = dict(fsdp=2, tensor=2, sequence=2)
 HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(implementation="xla")}  # on any device
 
 
+@functools.cache
+def blockwise(causal, shared):
+  until = jnp.asarray(UNTIL) if shared else None
+  return run(functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
+
+
+@functools.cache
+def windowed(shared, window):
+  prefixes = PREFIXES if shared else SHARED
+  return run(lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
+
+
 @pytest.mark.slow  # the interpreter traces every step of the kernels
 @pytest.mark.parametrize("kernel", HERE)
 @pytest.mark.parametrize("causal, prefixes, sizes", [
@@ -28,9 +40,9 @@ HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(i
 ])  # fmt: skip
 def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  given, until = ((), None) if prefixes is None else ((jnp.asarray(prefixes),), jnp.asarray(UNTIL))
+  given = () if prefixes is None else (jnp.asarray(prefixes),)
   mine = lambda *x: kernel.attend(*x, *given, causal=causal, mesh=mesh, **HERE[kernel])
-  agree(mine, functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
+  agree(mine, blockwise(causal, prefixes is not None), SHAPE, SHARED)
 
 
 @pytest.mark.slow  # as above
@@ -42,10 +54,7 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   windows = kernels.Windows.from_size(jnp.asarray(positions(SHARED, prefixes)), window)
   given = () if prefixes is SHARED else (jnp.asarray(prefixes),)
   mine = lambda *x: kernel.attend(*x, *given, windows=windows, mesh=mesh, **HERE[kernel])
-  agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
-
-
-# ---- flash -----------------------------------------------------------------------------------------------------------
+  agree(mine, windowed(prefixes is PREFIXES, window), SHAPE, SHARED)
 
 
 @pytest.mark.slow  # as above
@@ -78,7 +87,8 @@ def test_trees_of_one_level_as_segments_with_prefixes():
 def test_each_needed_block_is_read_once(block_q, block_k):
   segments, prefixes = (np.pad(x, ((0, 0), (0, 20))) for x in (SHARED, PREFIXES))
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
-  for row, steps in enumerate(flash._steps(*flash._needed(rows, rows, True, block_q, block_k))):
+  needed = jax.jit(lambda rows: flash._steps(*flash._needed(rows, rows, True, block_q, block_k)))
+  for row, steps in enumerate(needed(rows)):
     for needed, one in zip(visible(segments[row], prefixes[row], block_q, block_k), steps, strict=True):
       count, block = flash._streaming(one)
       read = [int(block(step)) for step in range(count)]
@@ -131,9 +141,6 @@ def test_only_kernels_for_gpus_import_triton():
   subprocess.run([sys.executable, "-c", asks], check=True)
 
 
-# ---- cudnn -----------------------------------------------------------------------------------------------------------
-
-
 def test_what_cudnn_takes(monkeypatch):
   row = lambda length=1024, size=128, dtype=jnp.bfloat16: jax.ShapeDtypeStruct((1, length, 2, size), dtype)
   monkeypatch.setattr(jax, "__version_info__", cudnn.OLDEST)
@@ -144,7 +151,7 @@ def test_what_cudnn_takes(monkeypatch):
 
 
 def test_a_cudnn_that_refuses_or_errs_is_not_used(monkeypatch):
-  right = functools.partial(cudnn.attend, implementation="xla")
+  right = jax.jit(functools.partial(cudnn.attend, implementation="xla"))
 
   def refuse(*x):
     raise NotImplementedError("no engine")
@@ -165,18 +172,15 @@ def test_cudnn_here_agrees(size):
   assert cudnn.agrees(size, "bfloat16")
 
 
-# ---- splash ----------------------------------------------------------------------------------------------------------
-
-
 def test_blocks_before_every_window_are_skipped():
   one = jnp.ones((1, 1024), jnp.int32)
   at = jnp.arange(1024, dtype=jnp.int32)[None]
   rows = kernels.tokens(one, None, kernels.Windows.from_size(at, 100))
-  needed = splash._needed(rows, rows, True, shared=False)  # two blocks of 512
-  np.testing.assert_array_equal(needed, [[True, False], [True, True]])
+  needed = jax.jit(functools.partial(splash._needed, causal=True, shared=False))
+  np.testing.assert_array_equal(needed(rows, rows), [[True, False], [True, True]])  # two blocks of 512
   # A device with the last 256 queries has blocks of 256. The first query, 768, reaches back to 669.
   late = kernels.Tokens(*(x[:, 768:] for x in rows[:4]), windows=jax.tree.map(lambda x: x[:, 768:], rows.windows))
-  np.testing.assert_array_equal(splash._needed(late, rows, True, shared=False), [[False, False, True, True]])
+  np.testing.assert_array_equal(needed(late, rows), [[False, False, True, True]])
 
 
 def test_the_platform_of_the_mesh_decides(monkeypatch):
@@ -190,7 +194,8 @@ def test_the_platform_of_the_mesh_decides(monkeypatch):
 def test_blocks_that_no_token_sees_are_skipped():
   segments, prefixes = (np.pad(x[:1], ((0, 0), (0, 84))) for x in (SHARED, PREFIXES))  # three blocks of 128
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
-  own, other = np.split(np.asarray(splash._needed(rows, rows, True, shared=True)), 2, axis=1)
+  needed = jax.jit(functools.partial(splash._needed, causal=True, shared=True))(rows, rows)
+  own, other = np.split(np.asarray(needed), 2, axis=1)
   apart = visible(segments[0], segments[0], 128, 128)
   np.testing.assert_array_equal(own, apart | np.eye(3, dtype=bool))
   np.testing.assert_array_equal(apart | other, visible(segments[0], prefixes[0], 128, 128))

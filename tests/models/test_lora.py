@@ -228,8 +228,6 @@ def test_adding_adapters_twice_is_refused():
     lora.add(fresh(rank=0), rank=0, alpha=1.0, layers="q", seed=0)
 
 
-# ---- the folder ------------------------------------------------------------------------------------------------------
-
 Q1B = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
 
 
@@ -283,7 +281,7 @@ def test_every_way_to_name_modules(targets, folder, tmp_path):
   equal(model, fresh(pattern="q down", alpha=6.5))
 
 
-@pytest.mark.parametrize("settings, says", [
+UNSUPPORTED = [
   (dict(use_dora=True), "use_dora is True"), (dict(bias="all"), "bias is 'all'"),
   (dict(use_rslora=True), "use_rslora is True"), (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
   (dict(modules_to_save=["lm_head"]), "modules_to_save is"), (dict(layers_to_transform=[0]), "layers_to_transform is"),
@@ -293,23 +291,19 @@ def test_every_way_to_name_modules(targets, folder, tmp_path):
   (dict(target_modules="q_proj"), "target module 'q_proj' names no matrix"),
   (dict(target_modules="("), "'\\(' is not a regular expression"),
   (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
-])  # fmt: skip
-def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
-  with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
-    lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
-
-
+]  # fmt: skip
 SHORT = rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"
 
 
 @pytest.mark.parametrize("settings, tensors, says", [
+  *((settings, {}, rf"adapter_config\.json.*{says}") for settings, says in UNSUPPORTED),
   (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
   ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
   ({}, {Q1B: np.zeros((16, 4), np.float32)}, SHORT),
   ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
   (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
 ])  # fmt: skip
-def test_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
+def test_unsupported_settings_and_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
   with pytest.raises(ValueError, match=says):
     lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))
 

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoder_shapes import drawn
 from flax import nnx
 from paged_kit import INTERPRET
 
 from ragrl_jax.engine.loader import Caster
 from ragrl_jax.models import attention, layers, lora, residual
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.decoder import Decoder
 
 SHAPE = dict(d_model=48, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=768, rope_theta=1e4)
 DELTA = dict(attend_every=2, delta_key_heads=1, delta_value_heads=2, delta_key_dim=16, delta_value_dim=16, delta_conv=4)
@@ -60,7 +60,7 @@ def test_parts_add_up_to_the_product(rows, size, columns, parts):
 def test_a_decoder_gives_the_same(family, more):
   adapters = more.pop("adapters", "")
   config = DecoderConfig.from_shape(29, family=family, **SHAPE | more)
-  model = Decoder(config, rngs=nnx.Rngs(0))
+  model = drawn(config)
   if adapters:
     lora.add(model, rank=2, alpha=4.0, layers=adapters, seed=0)
   separate = Caster(jnp.dtype("float32"), config)(nnx.state(model)).layers

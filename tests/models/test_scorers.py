@@ -13,10 +13,9 @@ from ragrl_jax.models import bert, scorers
 from ragrl_jax.structs import Passage
 
 PAIRS = [
-  ("a b", Passage("1", "", "the rhine flows")),
-  ("a b", Passage("2", "c", "a , b .")),
+  ("a b", Passage("1", "", "the rhine flows")), ("a b", Passage("2", "c", "a , b .")),
   ("cologne", Passage("3", "", "a b c d the rhine flows through cologne a b c d a b c d")),
-]
+]  # fmt: skip
 TOLD = dict(query_maxlen=8, doc_maxlen=12)
 
 
@@ -75,10 +74,9 @@ def test_folders_with_mistakes(cross, colbert):
     scorers.load_scorer(cross, "late-interaction")
 
 
-@pytest.mark.parametrize(
-  "text, message",
-  [('{"query_maxlen": "8"}', "query_maxlen is '8': it must be a whole number"), ("{", "artifact.metadata is not JSON")],
-)
+@pytest.mark.parametrize("text, message", [
+  ('{"query_maxlen": "8"}', "query_maxlen is '8': it must be a whole number"), ("{", "artifact.metadata is not JSON"),
+])  # fmt: skip
 def test_bad_settings_of_late_interaction_name_their_file(colbert, tmp_path, text, message):
   shutil.copytree(colbert, tmp_path / "bad")
   (tmp_path / "bad" / "artifact.metadata").write_text(text)

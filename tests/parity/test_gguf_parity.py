@@ -31,18 +31,15 @@ def texts(number=1000):
     yield " ".join(draw.choice(words, int(draw.integers(1, 13))))
 
 
-CASES = [("llama", kind) for kind in KINDS] + [
-  (name, k) for name in ("qwen2", "qwen3", "gemma3_text") for k in KINDS[::3]
-]
+CASES = [("llama", kind) for kind in KINDS]
+CASES += [(name, kind) for name in ("qwen2", "qwen3", "gemma3_text") for kind in KINDS[::3]]
 CASES += [("qwen3_5_text", kind) for kind in (None, "Q8_0", "Q4_0")]  # its loader there takes no Q5_0
 
 
 @pytest.mark.parametrize("family, kind", CASES)
 def test_logits(tmp_path, family, kind):
-  config = hf_folders.DECODERS[family] | dict(
-    vocab_size=259, rope_scaling=None, rope_parameters=None, rope_theta=1000.0
-  )
-  config |= dict(hidden_size=64, head_dim=32, intermediate_size=96, num_attention_heads=2, num_key_value_heads=1)
+  config = hf_folders.DECODERS[family] | dict(rope_scaling=None, rope_parameters=None, rope_theta=1000.0)
+  config |= dict(vocab_size=259, hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=1)
   config |= dict(query_pre_attn_scalar=256)  # transformers' default, which a file cannot change there
   config |= dict(head_dim=dict(gemma3_text=256, qwen3=128).get(family, 32))  # as transformers' defaults
   if family == "qwen3_5_text":
@@ -74,15 +71,9 @@ def test_ids_of_qwens_tokenizer(tmp_path, split):
   known, merges = set(tokens), []
   for token in tokens:  # a token's halves in the order of ids: a list of merges that has this vocabulary
     merges += [f"{token[:at]} {token[at:]}" for at in range(1, len(token)) if {token[:at], token[at:]} <= known][:1]
-  fields = gguf_files.byte_level(
-    **{
-      "tokenizer.ggml.pre": split,
-      "tokenizer.ggml.tokens": [*tokens, "<|im_start|>", "<|im_end|>"],
-      "tokenizer.ggml.token_type": [1] * len(tokens) + [3, 3],
-      "tokenizer.ggml.merges": merges,
-      "tokenizer.ggml.eos_token_id": len(tokens) + 1,
-    }
-  )
+  told = dict(pre=split, tokens=[*tokens, "<|im_start|>", "<|im_end|>"], token_type=[1] * len(tokens) + [3, 3])
+  told |= dict(merges=merges, eos_token_id=len(tokens) + 1)
+  fields = gguf_files.byte_level(**{f"tokenizer.ggml.{name}": value for name, value in told.items()})
   config = hf_folders.DECODERS["qwen2"]
   path = gguf_files.write(tmp_path / "m.gguf", config, {}, fields=fields)
   same_ids(tmp_path, path)

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoder_shapes import random_model
 from flax import nnx
 
 from ragrl_jax.models import families, lora, mapping, weights
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.decoder import Decoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -32,17 +32,10 @@ def base(family, path):
     ),
   )
   config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE | more.get(family, {}))
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-  draw = np.random.default_rng(3)
-  leaves = [
-    jnp.asarray(draw.normal(float("norm" in name and not config.traits.zero_norms), 0.3, leaf.shape), jnp.float32)
-    for name, leaf in mapping.named(abstract)
-  ]
-  model = nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
+  model = random_model(config, 3)
   weights.save_pretrained(model, config, path)
-  return model, transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32, attn_implementation="eager"
-  )
+  how = dict(dtype=torch.float32, attn_implementation="eager")
+  return model, transformers.AutoModelForCausalLM.from_pretrained(path, **how)
 
 
 def logits_and_gradients(model):

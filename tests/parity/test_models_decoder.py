@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoder_shapes import equal
+from decoder_shapes import equal, random_model
 from flax import nnx
 
 from ragrl_jax.models import families, mapping, weights
@@ -72,17 +72,6 @@ def random_config(family, seed):
     rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])), tied=seed % 2 == 1,
     norm_eps=float(draw.choice([1e-6, 1e-5])), max_position=256, **extra,
   )  # fmt: skip
-
-
-def random_model(config, seed):
-  """Our model with norms near 1, non-zero biases and uneven logits; drawn by NumPy, which is fast."""
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-  draw = np.random.default_rng(seed)
-  near = lambda name: "norm" in name and (not config.traits.zero_norms or "delta_norm" in name)
-  leaves = [
-    jnp.asarray(draw.normal(float(near(name)), 0.3, leaf.shape), jnp.float32) for name, leaf in mapping.named(abstract)
-  ]
-  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
 
 
 def theirs(model, config, path, *, exact=True):
