@@ -30,14 +30,12 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
 
 ROOM = 1 << 30  # bytes; a worker that holds more frees its caches
 PEAKS = pytest.StashKey[dict]()
-LONGEST = (
-  "test_tpu_programs.py", "test_models_decoder.py", "test_gpu_programs.py", "test_hybrid_runs.py", "test_rollback.py",
-  "test_train.py", "test_endings.py", "test_crash.py", "test_replicas.py", "test_evaluate.py", "test_learner.py",
-  "test_ppo.py", "test_speculation.py", "test_engine_layouts.py", "test_engine.py",
-  "test_from_python.py", "test_papers_page.py", "test_moved.py", "test_profile.py", "test_distilled_judge.py",
-  "test_agent_runs.py", "test_conversation.py", "test_comparison.py", "test_live_memory.py",
-  "test_corpus_audit.py", "test_answer_verdicts.py",
-)  # fmt: skip
+LONGEST = (  # the longest first
+  "learner endings ppo decoder train kernels teacher search_probe family_meshes memories evaluate live_memory "
+  "commands logprobs delta engine_layouts from_python engine speculation lora routes serving paged_gpu "
+  "printed_commands conversation databases adapters losses rollback sampling optimizer vector_indexes attention "
+  "real_model"
+).split()
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +105,8 @@ def pytest_configure():
 
 def pytest_collection_modifyitems(items):
   """Runs the longest files first. A worker takes whole files, so a long file that starts last delays the end."""
-  items.sort(key=lambda item: item.path.name not in LONGEST)
+  place = lambda name: (*LONGEST, name).index(name)
+  items.sort(key=lambda item: place(item.path.stem.removeprefix("test_")))
 
 
 @pytest.hookimpl(trylast=True)

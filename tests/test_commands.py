@@ -25,7 +25,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 def test_messages_name_commands_as_ragrl():
   for file in (ROOT / "ragrl_jax").rglob("*.py"):
-    tree = ast.parse(file.read_text())
+    text = file.read_text()
+    tree = ast.parse(text if "`ragrl " in text or "launchers/" in text else "")
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     for node in ast.walk(tree):
       if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
@@ -35,6 +36,7 @@ def test_messages_name_commands_as_ragrl():
 
 HELPS = """
 import os, sys
+import absl.app, ml_collections, numpy  # once for all
 from ragrl_jax.cli import main
 for name in main.COMMANDS:
   if os.fork():
@@ -192,13 +194,12 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
 
 @pytest.mark.slow  # starts a process that imports everything
 def test_a_command_as_a_user_calls_it(tmp_path):
-  words = "-m", "ragrl_jax", "train", f"--workdir={tmp_path}/run"
-  called = lambda config: [*words, config, "--config.model.dtype=bf16"]
+  words = lambda config: ("train", f"--workdir={tmp_path}/run", config, "--config.model.dtype=bf16")
   how = dict(cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
-  told = subprocess.run([sys.executable, *called(CONFIG)], **how)
+  told = subprocess.run([sys.executable, "-m", "ragrl_jax", *words(CONFIG)], **how)
   assert told.returncode == 2 and told.stdout == ""
   assert told.stderr == "error: config.model.dtype='bf16': it must be 'float32', 'bfloat16' or 'float16'.\n"
-  told = subprocess.run([sys.executable, *called(f"{CONFIG},sft")], **how)
+  told = ragrl(*words(f"{CONFIG},sft"), cwd=ROOT)
   assert told.returncode == 2 and "the variant 'sft' of --config has the settings of `ragrl sft`" in told.stderr
   assert not (tmp_path / "run").exists()
 

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.usefixtures("rewarding")
 def settings(world, variant=""):
   config = tiny_world.config(world, variant=variant)
   config.steps, config.checkpoint.every = 4, 50
+  if variant == "sft":
+    config.rollout.context, config.learner.row_lengths = 256, ()  # chosen as steps need them: 256
   return config
 
 
@@ -101,7 +103,7 @@ def test_a_run_that_has_reached_its_goal_is_over(world, tmp_path, variant, begin
 def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path, draws):
   """Whether its transcripts are read or drawn: then they are those of their step, and no file is needed."""
   config, asked = settings(world, "sft"), []
-  config.data.train, config.learner.row_lengths = ("drawn", (192,)) if draws else (config.data.train, ())
+  config.data.train, config.learner.row_lengths = ("drawn", (256,)) if draws else (config.data.train, ())
 
   def drawn(step):
     asked.append(step)
@@ -117,10 +119,16 @@ def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path, draws):
 
 
 @pytest.mark.slow  # three runs
-def test_episodes_are_written_beside_the_next_step_and_never_after_their_checkpoint(world, tmp_path, monkeypatch):
+def test_episodes_are_written_beside_the_next_step_and_its_parts_are_timed(world, tmp_path, monkeypatch):
   config = settings(world)
   config.checkpoint.every = 2
-  list(train.train(config, tmp_path / "whole"))
+  measure = lambda step, *_: {"evaluation/em": 0.5} if step < 2 else {}
+  before, first, second, third, _ = train.train(config, tmp_path / "whole", evaluate=measure)
+  assert before["seconds/evaluate"] >= 0 and first["seconds/evaluate"] >= 0 and "seconds/evaluate" not in second
+  assert third["seconds/checkpoint"] > 0 and "seconds/checkpoint" not in second
+  parts = {name for name in third if name.startswith("seconds/")} - {"seconds/step", "seconds/checkpoint"}
+  assert {"seconds/metrics", "seconds/writing", "seconds/handing_over", "seconds/other"} < parts
+  assert sum(third[name] for name in parts) == pytest.approx(third["seconds/step"])
 
   next_step, full, found = threading.Event(), [3], []
   write, take, save = rewards.write, group_sampler.GroupSampler.take, checkpoint.Checkpoints.save
@@ -148,20 +156,6 @@ def test_episodes_are_written_beside_the_next_step_and_never_after_their_checkpo
   assert tiny_world.assert_same(tmp_path / "whole", tmp_path / "run") == 4
   for step, file in episodes.steps(tmp_path / "whole").items():
     assert file.read_bytes() == episodes.steps(tmp_path / "run")[step].read_bytes()
-
-
-@pytest.mark.slow  # a run
-def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
-  config = settings(world)
-  config.steps, config.checkpoint.every = 2, 1
-  measure = lambda step, *_: {"evaluation/em": 0.5} if step < 2 else {}
-  list(train.train(config, tmp_path, evaluate=measure))
-  before, first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
-  assert before["seconds/evaluate"] >= 0 and first["seconds/evaluate"] >= 0 and "seconds/evaluate" not in second
-  assert second["seconds/checkpoint"] > 0 and "seconds/checkpoint" not in first
-  parts = {name for name in second if name.startswith("seconds/")} - {"seconds/step", "seconds/checkpoint"}
-  assert {"seconds/metrics", "seconds/writing", "seconds/handing_over", "seconds/other"} < parts
-  assert sum(second[name] for name in parts) == pytest.approx(second["seconds/step"])
 
 
 def test_chosen_row_lengths_are_kept_and_added_to():

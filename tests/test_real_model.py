@@ -1,12 +1,16 @@
 """`make real-model` in small: every command of it, two steps of each stage, with a tiny model and made-up rows."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 import towns
@@ -41,7 +45,10 @@ def run(given, workdir, *flags):
 
 
 def results(*flags):
-  return printed(sys.executable, RUN.with_name("results.py"), *flags)
+  words = [*map(str, (RUN.with_name("results.py"), *flags))]
+  with mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(io.StringIO()) as said:
+    runpy.run_path(words[0], run_name="__main__")
+  return said.getvalue()
 
 
 @pytest.mark.long  # twelve commands

@@ -116,7 +116,7 @@ EXCEPT = {"settings/__init__.py": {"search_r1"}, "store/malloc.py": {"arena"}}
 def names_in(path):
   """The recipes that a file's code names: in names, imports and texts, docstrings and comments aside."""
   text = path.read_text(encoding="utf-8")
-  if path.suffix != ".py":
+  if path.suffix != ".py" or not NAMES.search(text):
     return set(NAMES.findall(text))
   tree = ast.parse(text)
   holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

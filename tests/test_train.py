@@ -102,7 +102,7 @@ def rewarding(monkeypatch):
 @pytest.mark.slow  # three runs
 def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tmp_path, rewarding):
   config = tiny_world.config(world)
-  config.steps, config.rollout.prompts_per_step = 4, 3
+  config.steps, config.checkpoint.every, config.rollout.prompts_per_step = 4, 4, 3
   config.rollout.filter.update(dict(metric="outcome", surplus="keep", max_draws=8))
   whole = list(train.train(config, tmp_path / "whole"))
   assert set(rewarding.values()) == {1}  # by the filter, and not again when they are trained on
@@ -116,6 +116,7 @@ def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tm
   assert total("groups/draws") > 4 and total("groups/discarded_share") > 0 and total("groups/stale") > 0
 
   # Stopped at a step that kept groups for the next one, and resumed.
+  config.checkpoint.every = 1
   stop = next(m["step"] for m in whole[:-1] if m["groups/surplus"])
   for metrics in train.train(config, tmp_path / "parts"):
     if metrics["step"] == stop:
@@ -165,7 +166,7 @@ def test_four_devices_take_the_steps_of_one(world, tmp_path):
 @pytest.mark.slow  # three runs
 def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resume(world, tmp_path, rewarding):
   config = tiny_world.config(world)
-  config.steps, config.rollout.ahead = 4, 1
+  config.steps, config.checkpoint.every, config.rollout.ahead = 4, 4, 1
   config.rollout.speculate = 3  # where a chunk ends, and who else draws, moves no draft
   seen = []
 
@@ -189,6 +190,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
     played, bare = player.rollout.run(asked, step=step), lambda episode: dataclasses.replace(episode, facts={})
     assert [*map(bare, played)] == [bare(episodes_lib.episode_of(row)) for row in logged]
 
+  config.checkpoint.every = 1
   for metrics in train.train(config, tmp_path / "parts"):
     if metrics["step"] == 1:  # step 2 has been sampled
       break

@@ -15,7 +15,6 @@ import agent_programs
 import httpx
 import patience
 import pytest
-import small_engine as kit
 import small_tokenizers
 from scripted_chat import ChatPolicy, Tools, call
 
@@ -39,6 +38,11 @@ def played(name, policy, tools=None, **switches):
   return recipe, scripted.run(recipe.play(EXAMPLE, policy, tools or Tools()))
 
 
+def refused(says, name, policy, tools=None, **switches):
+  with pytest.raises(structs.ToolFailed, match=says):
+    played(name, policy, tools, **switches)
+
+
 def test_a_tool_loop_is_one_conversation_token_by_token(tokenizer):
   policy = ChatPolicy(tokenizer, ["I look.\n" + CALL, "Italy"])
   recipe, episode = played("loop", policy, search=True)
@@ -58,22 +62,17 @@ def test_a_tool_loop_is_one_conversation_token_by_token(tokenizer):
   assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
 
 
-# ---- rewritten histories ---------------------------------------------------------------------------------------------
-
-
 def test_a_rewritten_history_is_refused_with_its_turn(tokenizer):
-  with pytest.raises(structs.ToolFailed, match=r"messages\[1\] \(assistant\) was 'Italy' and is now 'Something else.'"):
-    played("forgets", ChatPolicy(tokenizer, ["Italy", "no"]))
-  with pytest.raises(structs.ToolFailed, match=r"messages\[0\] \(user\) was 'Where is Rome\?' and is now 'Well\?'"):
-    played("shortens", ChatPolicy(tokenizer, ["Italy", "no", "x"]))
+  says = r"messages\[1\] \(assistant\) was 'Italy' and is now 'Something else.'"
+  refused(says, "forgets", ChatPolicy(tokenizer, ["Italy", "no"]))
+  says = r"messages\[0\] \(user\) was 'Where is Rome\?' and is now 'Well\?'"
+  refused(says, "shortens", ChatPolicy(tokenizer, ["Italy", "no", "x"]))
   # The template may be the one that rewrites.
   forgetful = HuggingFaceTokenizer.__new__(HuggingFaceTokenizer)
   forgetful.__dict__.update(tokenizer.__dict__)
-  forgetful.template = lambda messages, *, open_turn, tools=None: (
-    f"{len(messages)}" + "".join(m["content"] for m in messages)
-  )
-  with pytest.raises(structs.ToolFailed, match="the chat template renders earlier turns differently"):
-    played("talks", ChatPolicy(forgetful, ["Italy"] * 3), max_requests=3)
+  forgetful.template = lambda messages, **how: "".join([f"{len(messages)}", *(m["content"] for m in messages)])
+  says = "the chat template renders earlier turns differently"
+  refused(says, "talks", ChatPolicy(forgetful, ["Italy"] * 3), max_requests=3)
 
 
 def test_a_rewritten_history_is_split_into_rows(tokenizer):
@@ -101,22 +100,14 @@ def test_requests_at_the_same_time_are_answered_one_after_the_other(tokenizer):
   assert episode.starts == (2,) and {part[1].text for part in episode.conversations} == {"x", "y"}
 
 
-# ---- programs that fail ----------------------------------------------------------------------------------------------
-
-
 def test_a_program_that_dies_or_hangs_is_named(tokenizer):
-  with pytest.raises(structs.ToolFailed, match=r"agent_programs:dies raised KeyError: 'the key"):
-    played("dies", ChatPolicy(tokenizer, ["x"]))
-  with pytest.raises(structs.ToolFailed, match=r"exits raised SystemExit: usage"):
-    played("exits", ChatPolicy(tokenizer, []))
-  began = time.monotonic()
-  with pytest.raises(structs.ToolFailed, match=r"hangs gave no result within 0.3 s \(config.switches.timeout_s\)"):
-    played("hangs", ChatPolicy(tokenizer, ["x"]), timeout_s=0.3)
+  refused("agent_programs:dies raised KeyError: 'the key", "dies", ChatPolicy(tokenizer, ["x"]))
+  refused("exits raised SystemExit: usage", "exits", ChatPolicy(tokenizer, []))
+  began, late = time.monotonic(), r"hangs gave no result within 0.3 s \(config.switches.timeout_s\)"
+  refused(late, "hangs", ChatPolicy(tokenizer, ["x"]), timeout_s=0.3)
   assert time.monotonic() - began < 50
-  with pytest.raises(structs.ToolFailed, match="odd: it returned int: it must be a text, None or a mapping"):
-    played("odd", ChatPolicy(tokenizer, []))
-  with pytest.raises(structs.ToolFailed, match="the index is gone"):
-    played("loop", ChatPolicy(tokenizer, [CALL, "x"]), Tools(fails=True), search=True)
+  refused("odd: it returned int: it must be a text, None or a mapping", "odd", ChatPolicy(tokenizer, []))
+  refused("the index is gone", "loop", ChatPolicy(tokenizer, [CALL, "x"]), Tools(fails=True), search=True)
   # By choice it is an episode without an answer.
   recipe, episode = played("dies", ChatPolicy(tokenizer, ["Italy"]), errors="score")
   assert episode.facts["answer"] is None and "KeyError" in episode.facts["error"]
@@ -133,14 +124,6 @@ def test_the_policys_limits_are_no_failure(tokenizer):
   assert episode.facts["answer"] == "Italy" and not episode.starts and episode.segments[0].query == "Rome"
   _, episode = played("silent", ChatPolicy(tokenizer, []))
   assert episode.ended == "silent" and episode.num_model_tokens == 0 and episode.facts["answer"] == "Italy"
-
-
-def test_a_run_that_ends_does_not_wait_for_programs():
-  """Programs that hang, and turns that nobody draws any more, do not keep it."""
-  kit.ends_at_a_bug(recipes.get("agent", program="agent_programs:hangs").play)
-
-
-# ---- kinds of rewards --------------------------------------------------------------------------------------
 
 
 def test_coroutines_and_what_a_program_returns(tokenizer):
@@ -176,13 +159,10 @@ def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
     play(EXAMPLE)
 
 
-@pytest.mark.parametrize(
-  "make, end, start",
-  [
-    (small_tokenizers.byte_level, "<|im_end|>", "<|im_start|>"),
-    (small_tokenizers.gemma_like, "<end_of_turn>", "<start_of_turn>"),
-  ],
-)
+@pytest.mark.parametrize("make, end, start", [
+  (small_tokenizers.byte_level, "<|im_end|>", "<|im_start|>"),
+  (small_tokenizers.gemma_like, "<end_of_turn>", "<start_of_turn>"),
+])  # fmt: skip
 def test_a_text_prompt_keeps_its_control_tokens_whatever_the_replys_tokens(tmp_path, make, end, start):
   tokenizer = HuggingFaceTokenizer(make(tmp_path))
   names = tokenizer.control_names
@@ -216,22 +196,17 @@ def test_rewards(tokenizer):
 def test_stop_strings_are_cut_from_the_text_and_kept_in_the_tokens(tokenizer):
   _, episode = played("stops", ChatPolicy(tokenizer, ["Italy! Or not"]), stops="!|?")
   assert episode.facts["answer"] == "Italy" and episode.segments[1].text == "Italy!" and episode.ended == "!"
-  with pytest.raises(structs.ToolFailed, match="stop='!': the run's engine does not know it"):
-    played("stops", ChatPolicy(tokenizer, ["Italy!"]))
+  refused("stop='!': the run's engine does not know it", "stops", ChatPolicy(tokenizer, ["Italy!"]))
 
 
-@pytest.mark.parametrize(
-  "switches, says",
-  [
-    (dict(program="some.py:run"), "there is no file some.py"),
-    (dict(program="no.such.module:run"), "No module named 'no"),
-    (dict(program="ragrl_jax.agents.agent.programs.ask:walk"), "has no function walk"),
-    (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"),
-    (dict(program="command: "), "no command after"),
-    (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),
-    (dict(reward="some.py:paid"), "config.switches.reward='some.py:paid': there is no file"),
-  ],
-)
+@pytest.mark.parametrize("switches, says", [
+  (dict(program="some.py:run"), "there is no file some.py"),
+  (dict(program="no.such.module:run"), "No module named 'no"),
+  (dict(program="ragrl_jax.agents.agent.programs.ask:walk"), "has no function walk"),
+  (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"), (dict(program="command: "), "no command after"),
+  (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),
+  (dict(reward="some.py:paid"), "config.switches.reward='some.py:paid': there is no file"),
+])  # fmt: skip
 def test_wrong_switches_are_refused_before_anything_runs(switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get("agent", **switches)
@@ -245,9 +220,6 @@ def test_wrong_switches_are_refused_before_anything_runs(switches, says):
 def test_results_that_cannot_be_read(returned):
   with pytest.raises(ValueError, match="must be|no JSON|uses for its own counts"):
     task_lib.read(returned)
-
-
-# ---- the endpoint ----------------------------------------------------------------------------------------------------
 
 
 def test_the_endpoint_answers_its_episode_alone(tokenizer):
@@ -266,11 +238,10 @@ def test_the_endpoint_answers_its_episode_alone(tokenizer):
 def test_the_endpoint_ends_with_its_recipe(tokenizer):
   played("coroutine", ChatPolicy(tokenizer, ["Italy"]))  # the loop of coroutines is one for all recipes
   gc.collect()
-  before = {*threading.enumerate()}
+  servers = lambda: {thread for thread in threading.enumerate() if thread.name in ("gateway", "toolbox")}
+  before = servers()
   recipe, _ = played("coroutine", ChatPolicy(tokenizer, ["Italy"]))
-  (mine,) = (
-    thread for thread in threading.enumerate() if thread not in before and thread.name in ("gateway", "toolbox")
-  )
+  (mine,) = servers() - before
   again = scripted.run(recipe.play(EXAMPLE, ChatPolicy(tokenizer, ["Rome"]), Tools()))
   assert again.segments[-1].text == "Rome" and mine.is_alive()  # one server for all episodes
   del recipe
@@ -291,9 +262,8 @@ def test_programs_run_a_few_at_a_time(tokenizer):
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_command_that_prints_without_end_is_stopped(stream):
-  program = program_lib.Program(
-    f"command:{sys.executable} -c \"import sys\nwhile True: sys.{stream}.write('word ' * 10000)\""
-  )
+  code = f"import sys\nwhile True: sys.{stream}.write('word ' * 10000)"
+  program = program_lib.Program(f'command:{sys.executable} -c "{code}"')
   task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=300.0)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
   with pytest.raises(program_lib.Died, match=f"printed more than {1 << 20} bytes"):
@@ -311,10 +281,10 @@ def test_long_answers_and_facts_are_not_kept():
 def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_named(monkeypatch):
   monkeypatch.setattr(program_lib, "MOST_LATE", 2)
   monkeypatch.setattr(program_lib, "LOOP_S", 0.2)
+  agent_programs.FREE.clear()
   task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=0.1)
-  hanging, blocking, fine = (
-    program_lib.Program(f"agent_programs:{name}") for name in ("sleeps", "never_awaits", "at_once")
-  )
+  made = lambda name: program_lib.Program(f"agent_programs:{name}")
+  hanging, blocking, fine = map(made, ("sleeps", "never_awaits", "at_once"))
 
   async def all_of_them():
     before = threading.active_count()
@@ -326,6 +296,7 @@ def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_na
     assert "never_awaits is an `async def` that does not await" in str((await held)[1])
 
   asyncio.run(all_of_them())
+  agent_programs.FREE.set()
 
   async def later():
     while True:  # the threads end, and the loop runs again

@@ -17,9 +17,8 @@ LIBRARIES = {
 
 
 def call(name, query):
-  return (
-    f'<tool_call>{{"name":"{name}",  "arguments": {{"query": "{query}"}}}}</tool_call>'  # not as the template has it
-  )
+  """A call that is not written as the template writes it."""
+  return f'<tool_call>{{"name":"{name}",  "arguments": {{"query": "{query}"}}}}</tool_call>'
 
 
 @pytest.mark.parametrize(("program", "library"), LIBRARIES.values())
@@ -32,9 +31,8 @@ def test_a_librarys_agent_is_one_conversation(tokenizer, program, library):
   assert [s.owner for s in episode.segments] == [ENVIRONMENT, *[MODEL, ENVIRONMENT] * 2, MODEL]
   said = [list(s.ids) for s in episode.segments if s.owner == MODEL]
   assert said == [[*tokenizer.encode(text), tokenizer.eos_ids[0]] for text in replies]
-  assert [s.text for s in episode.segments[2::2]] == [
-    f"\ntool\n {query} is in Italy.\nassistant\n" for query in ("Rome", "port Danbel")
-  ]
+  given = [f"\ntool\n {query} is in Italy.\nassistant\n" for query in tools.asked]
+  assert [s.text for s in episode.segments[2::2]] == given
   assert "<tools>" in episode.segments[0].text and EXAMPLE.question in episode.segments[0].text
   assert episode.facts["answer"].strip() == "Tolper" and recipe.score(EXAMPLE, episode) == dict(answer=1.0)
 

@@ -132,16 +132,11 @@ def test_a_killed_http_server_is_found_again(over_http):
 
 
 @pytest.mark.agents
-@pytest.mark.parametrize(
-  "where, timeout_s, says",
-  [
-    ("/no/such/file", 60.0, "there is no command '/no/such/file'"),
-    ("true", 60.0, "Connection closed"),
-    ("sleep 600", 1.0, r"it gave no list of its tools within 1 s \(config.switches.timeout_s\)"),
-    ("http://127.0.0.1:9/mcp", 60.0, "ConnectError"),
-    ("''", 60.0, "has an empty entry"),
-  ],
-)
+@pytest.mark.parametrize("where, timeout_s, says", [
+  ("/no/such/file", 60.0, "there is no command '/no/such/file'"), ("true", 60.0, "Connection closed"),
+  ("sleep 600", 1.0, r"it gave no list of its tools within 1 s \(config.switches.timeout_s\)"),
+  ("http://127.0.0.1:9/mcp", 60.0, "ConnectError"), ("''", 60.0, "has an empty entry"),
+])  # fmt: skip
 def test_servers_that_cannot_be_used_are_named_at_the_start(where, timeout_s, says):
   with pytest.raises(ValueError, match=f"config.switches.mcp.*{says}"):
     mcp_servers.tools_of(where, timeout_s)

@@ -37,28 +37,20 @@ def streamed(text, form):
   return shown, calls
 
 
-@pytest.mark.parametrize(
-  ("form", "text", "content", "number"),
-  [
-    (OWN, f"<think>I write <tool_call> now</think>\n{CALL}", "<think>I write <tool_call> now</think>", 1),
-    (OWN, f"<think>draft: {CALL} hm, no</think>\nThe answer is 3.", None, 0),
-    (OWN, f"<think>draft {CALL}</think>\n{CALL}\n{CALL}", f"<think>draft {CALL}</think>", 2),
-    (OWN, f"The prompt opened it: {CALL}</think> So {CALL}", f"The prompt opened it: {CALL}</think> So", 1),
-    (OWN, f"<think>never closed {CALL}", None, 0),
-    (OWN, f"Let me see. \n{CALL}", "Let me see.", 1),
-    (OWN, "It is <b>, <tool", None, 0),
-    (LLAMAS, f"<think>{BARE}</think>\n{BARE}", f"<think>{BARE}</think>", 1),
-    (LLAMAS, f"<think>{BARE}</think> It is 3.", None, 0),
-    (LLAMAS, BARE, None, 1),
-  ],
-)
+@pytest.mark.parametrize(("form", "text", "content", "number"), [
+  (OWN, f"<think>I write <tool_call> now</think>\n{CALL}", "<think>I write <tool_call> now</think>", 1),
+  (OWN, f"<think>draft: {CALL} hm, no</think>\nThe answer is 3.", None, 0),
+  (OWN, f"<think>draft {CALL}</think>\n{CALL}\n{CALL}", f"<think>draft {CALL}</think>", 2),
+  (OWN, f"The prompt opened it: {CALL}</think> So {CALL}", f"The prompt opened it: {CALL}</think> So", 1),
+  (OWN, f"<think>never closed {CALL}", None, 0), (OWN, f"Let me see. \n{CALL}", "Let me see.", 1),
+  (OWN, "It is <b>, <tool", None, 0), (LLAMAS, f"<think>{BARE}</think>\n{BARE}", f"<think>{BARE}</think>", 1),
+  (LLAMAS, f"<think>{BARE}</think> It is 3.", None, 0), (LLAMAS, BARE, None, 1),
+])  # fmt: skip
 def test_calls_are_read_outside_thoughts(form, text, content, number):
   content = content or ("" if number else text)
   message = made(form).whole([replies.Piece(0, text, (1,), (0.0,), "stop")])["choices"][0]["message"]
-  assert (message["content"] or "", [one["function"] for one in message.get("tool_calls", ())]) == (
-    content,
-    FOUND * number,
-  )
+  functions = [one["function"] for one in message.get("tool_calls", ())]
+  assert (message["content"] or "", functions) == (content, FOUND * number)
   shown, calls = streamed(text, form)
   assert (shown[-1], len(calls)) == (content, number)
 

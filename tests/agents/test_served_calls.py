@@ -37,9 +37,8 @@ def test_tool_calls_in_the_templates_format(tokenizer, before):
       calls += delta.tool_calls or []
       ends.append(part.choices[0].finish_reason)
     assert text == before.rstrip() and ends[-1] == "tool_calls"
-    assert [(one.index, one.function.name, one.function.arguments) for one in calls] == [
-      (0, "search", call.function.arguments)
-    ]
+    (one,) = calls
+    assert (one.index, one.function.name, one.function.arguments) == (0, "search", call.function.arguments)
     # The result goes back through the template, and the final answer is text to its last sign.
     messages = [*asked["messages"], whole.message.model_dump(exclude_none=True)]
     messages.append(dict(role="tool", tool_call_id=call.id, content="Rome <|im_end|>"))
@@ -52,13 +51,10 @@ def test_tool_calls_in_the_templates_format(tokenizer, before):
     assert plain.choices[0].message.content == before + CALL and "<tools>" not in tokenizer.decode(engine.prompts[-1])
 
 
-@pytest.mark.parametrize(
-  ("kind", "head", "middle", "rest"),
-  [
-    ("qwen", '<tool_call>\n{"name": "', '", "arguments": ', '{"x": "1"}}\n</tool_call>'),
-    ("coder", "<tool_call>\n<function=", ">\n", "<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"),
-  ],
-)
+@pytest.mark.parametrize(("kind", "head", "middle", "rest"), [
+  ("qwen", '<tool_call>\n{"name": "', '", "arguments": ', '{"x": "1"}}\n</tool_call>'),
+  ("coder", "<tool_call>\n<function=", ">\n", "<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"),
+])  # fmt: skip
 def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
   tokenizer, said = with_tools(kind), f"look{middle}{rest}"
   tool = lambda name: dict(type="function", function=dict(name=name, parameters=dict(type="object", properties={})))
@@ -94,9 +90,8 @@ def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
     for refused, words in (
       (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "which tools does not have"),
       (dict(tool_choice=dict(type="function", function=dict(name=""))), "which tools does not have"),
-      (dict(tool_choice="always"), "tool_choice must be"),
+      (dict(tool_choice="always"), "tool_choice must be"), (dict(tools=[tool("a b")]), "tools must be"),
       (dict(tool_choice="required", tools=openai.NOT_GIVEN), "there are no tools"),
-      (dict(tools=[tool("a b")]), "tools must be"),
-    ):
+    ):  # fmt: skip
       with pytest.raises(openai.BadRequestError, match=words):
         ask(**refused)

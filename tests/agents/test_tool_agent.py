@@ -44,9 +44,6 @@ def results(episode):
   return [text.removeprefix("\ntool\n").removesuffix("\nassistant\n").split("\ntool\n") for text in texts]
 
 
-# ---- turns -----------------------------------------------------------------------------------------------------------
-
-
 def test_calls_results_and_answer_token_by_token(tokenizer):
   first = f"<think>I look.</think>{call('search', query='Rome')}\n{call('add', a=2)}"
   recipe, episode, _ = played(tokenizer, [first, f"So: {ANSWER}"])
@@ -54,11 +51,8 @@ def test_calls_results_and_answer_token_by_token(tokenizer):
   assert [s.owner for s in episode.segments] == [ENVIRONMENT, MODEL, ENVIRONMENT, MODEL]
   assert "<tools>" in prompt.text and '"name": "flaky"' in prompt.text and EXAMPLE.question in prompt.text
   assert said.ids == (*tokenizer.encode(first), tokenizer.eos_ids[0])
-  rest = (
-    "\n<|im_start|>tool\nDoc 1(Title: Rome) Rome is in Italy.<|im_end|>\n<|im_start|>tool\n3<|im_end|>\n"
-    "<|im_start|>assistant\n"
-  )
-  assert list(found.ids) == tokenizer.encode_template(rest)
+  rest = [f"<|im_start|>tool\n{text}<|im_end|>\n" for text in ("Doc 1(Title: Rome) Rome is in Italy.", "3")]
+  assert list(found.ids) == tokenizer.encode_template("\n" + "".join(rest) + "<|im_start|>assistant\n")
   assert found.query == "Rome" and [passage.id for passage in found.found] == ["p"]
   assert episode.ended == "answer" and episode.facts == dict(NOTHING, answer="Italy", calls=2, searches=1)
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0) and recipe.outcome(EXAMPLE, episode) == 1.0
@@ -70,61 +64,40 @@ def test_calls_results_and_answer_token_by_token(tokenizer):
 def test_llamas_turns():
   llama = small_tokenizers.with_tools("llama")
   first = '{"name": "search", "parameters": {"query": "Rome"}}'
-  both = first + "; " + first  # its template renders one call a turn
-  _, episode, _ = played(llama, [both, first, ANSWER])
+  _, episode, _ = played(llama, [f"{first}; {first}", first, ANSWER])  # its template renders one call a turn
   shown = [llama._whole.decode(s.ids) for s in episode.turns if s.owner == ENVIRONMENT]
-  head, tail = (
-    "<|start_header_id|>ipython<|end_header_id|>\n\n",
-    "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-  )
-  assert shown == [
-    f"{head}error: 2 calls in one turn: at most 1 are allowed{tail}",
-    f"{head}Doc 1(Title: Rome) Rome is in Italy.{tail}",
-  ]
+  head = "<|start_header_id|>{}<|end_header_id|>\n\n".format
+  texts = "error: 2 calls in one turn: at most 1 are allowed", "Doc 1(Title: Rome) Rome is in Italy."
+  assert shown == [f"{head('ipython')}{text}<|eot_id|>{head('assistant')}" for text in texts]
   assert episode.facts == dict(NOTHING, answer="Italy", malformed=1, calls=1, searches=1)
 
 
 def test_one_call_a_turn_stops_at_its_end(tokenizer):
   recipe, episode, _ = played(tokenizer, [call("add", a=1) + " and on and on", ANSWER], max_calls=1)
   said, found, _ = episode.turns
-  assert (
-    said.stop == "</tool_call>" and said.text == call("add", a=1) and recipe.stops == ("</tool_call>", "</function>")
-  )
-  # The environment ends the turn, since the model did not.
-  assert list(found.ids) == tokenizer.encode_template(
-    "<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"
-  )
-  assert episode.facts["answer"] == "Italy"
+  assert (said.stop, said.text, recipe.stops) == ("</tool_call>", call("add", a=1), ("</tool_call>", "</function>"))
+  ends = "<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"  # the turn, since the model did not
+  assert list(found.ids) == tokenizer.encode_template(ends) and episode.facts["answer"] == "Italy"
 
 
 def test_bare_text_has_our_form():
-  episode, tape = scripted.play(
-    recipes.get("tool_agent", tools=FUNCTIONS), EXAMPLE, [call("add", a=1) + call("search", query="x"), ANSWER], [()]
-  )
+  replies = [call("add", a=1) + call("search", query="x"), ANSWER]
+  episode, tape = scripted.play(recipes.get("tool_agent", tools=FUNCTIONS), EXAMPLE, replies, [()])
   assert "You have these tools" in tape[0][1] and '"name": "capital"' in tape[0][1]
-  observed = [event[1] for event in tape if event[0] == "observe"]
-  assert observed == [
-    "\n<tool_response>\n2\n</tool_response>\n\n<tool_response>\nNo passages were found.\n</tool_response>\n"
-  ]
+  shown = "\n<tool_response>\n2\n</tool_response>\n\n<tool_response>\nNo passages were found.\n</tool_response>\n"
+  assert [event[1] for event in tape if event[0] == "observe"] == [shown]
   assert episode.ended == "answer" and episode.searches[0].found == ()
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
 def test_the_models_mistakes_are_observations(tokenizer):
-  replies = [
-    call("add", a="x"), call("walk"), call("search", words="x"), call("capital", country="Spain"),
-    call("add", a=1)[:-12], ANSWER,
-  ]  # fmt: skip
-  recipe, episode, _ = played(tokenizer, replies, max_turns=9)
+  replies = [call("add", a="x"), call("walk"), call("search", words="x"), call("capital", country="Spain")]
+  recipe, episode, _ = played(tokenizer, [*replies, call("add", a=1)[:-12], ANSWER], max_turns=9)
   assert results(episode) == [
     ["error: add: 'a' must be of type integer, not \"x\""],
     ["error: there is no tool 'walk': there is search, add, capital, flaky, sleeps, slow, long"],
-    ["error: search: the arguments must have 'query'"],
-    ["error: capital: I do not know Spain"],
+    ["error: search: the arguments must have 'query'"], ["error: capital: I do not know Spain"],
     ["error: the call cannot be read: the call does not end with </tool_call>: it was cut off"],
-  ]
+  ]  # fmt: skip
   assert episode.facts == dict(NOTHING, answer="Italy", calls=4, refused=4, malformed=1)
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0)
 
@@ -171,9 +144,6 @@ def test_long_results_are_cut(tokenizer):
   assert text.startswith("word word") and len(tokenizer.encode(text)) <= 30 and episode.facts["answer"] == "Italy"
 
 
-# ---- limits ----------------------------------------------------------------------------------------------------------
-
-
 def test_limits_end_the_episode(tokenizer):
   again = [call("add", a=1)] * 9
   recipe, episode, policy = played(tokenizer, again, max_turns=2)
@@ -187,17 +157,14 @@ def test_limits_end_the_episode(tokenizer):
   assert episode.ended == "turns" and len(policy.script) == 1
 
 
-@pytest.mark.parametrize(
-  "switches, says",
-  [
-    (dict(search=False), "there is no tool: set config.switches.search, tools or mcp"),
-    (dict(tools="tool_functions:untyped"), "the argument 'query' of the tool untyped has no type"),
-    (dict(tools="tool_functions:nothing"), "config.switches.tools=.*has no function nothing"),
-    (dict(tools="tool_functions:add,tool_functions:add"), "two tools have the name 'add'"),
-    (dict(failure="ignore"), "switch failure='ignore': it must be 'observe' or 'mask'"),
-    (dict(reward="bleu"), "'em', 'f1' or 'judge'"),
-  ],
-)
+@pytest.mark.parametrize("switches, says", [
+  (dict(search=False), "there is no tool: set config.switches.search, tools or mcp"),
+  (dict(tools="tool_functions:untyped"), "the argument 'query' of the tool untyped has no type"),
+  (dict(tools="tool_functions:nothing"), "config.switches.tools=.*has no function nothing"),
+  (dict(tools="tool_functions:add,tool_functions:add"), "two tools have the name 'add'"),
+  (dict(failure="ignore"), "switch failure='ignore': it must be 'observe' or 'mask'"),
+  (dict(reward="bleu"), "'em', 'f1' or 'judge'"),
+])  # fmt: skip
 def test_wrong_switches_are_refused_before_anything_runs(switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get("tool_agent", **switches)
@@ -212,9 +179,6 @@ def test_rewards(tokenizer):
   assert terms("<answer> in Italy </answer>", reward="f1") == (pytest.approx(2 / 3), 0.0)
   assert terms("<answer> a boot </answer>", reward="judge") == (1.0, 1.0)
   assert terms(f"<think>{ANSWER}</think> No.") == (0.0, 0.0)  # a thought is no answer
-
-
-# ---- at the same time ------------------------------------------------------------------------------------------------
 
 
 def test_the_calls_of_a_turn_run_at_the_same_time(tokenizer, monkeypatch):
@@ -251,6 +215,7 @@ def calling(function, turns):
 
 
 @pytest.mark.slow  # compiles the engine's programs
+@pytest.mark.usefixtures("share_programs")
 def test_the_engine_goes_on_while_tools_run(monkeypatch):
   """Episode 0 waits for its tool until the others, which begin with it, have been sampled to their ends."""
   ended, others = [], [1]
@@ -282,8 +247,11 @@ def test_the_engine_goes_on_while_tools_run(monkeypatch):
     assert abs(ours - single).max() < 1e-4 and "[slept" in episode.turns[1].text
 
 
-def test_a_run_that_ends_does_not_wait_for_tools():
+@pytest.mark.usefixtures("share_programs")
+def test_a_run_that_ends_waits_for_no_tools_and_programs():
+  """Neither they, nor turns that nobody draws any more, keep it."""
   kit.ends_at_a_bug(calling(tool_functions.sleeps, Turns("sleeps", seconds=60)))
+  kit.ends_at_a_bug(recipes.get("agent", program="agent_programs:hangs").play)
 
 
 def test_a_result_of_100_mb_neither_stops_the_loop_nor_fills_the_memory(tokenizer, monkeypatch):

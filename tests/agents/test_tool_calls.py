@@ -23,37 +23,21 @@ LISTED = QWEN.replace("<tool_call>\n", "[TOOL_CALLS][").replace("\n</tool_call>"
 UNCLOSED = QWEN.replace('{"name": "', "<function=").replace('", "arguments": ', ">")
 # Qwen3-Coder's calls, without the rest of its template; and the calls of Llama 3's own tools.
 CODER = small_tokenizers.CODER_TOOLS
-TAGS = (
-  LLAMA.replace('{"name": "', "<function=")
-  .replace('", "parameters": ', ">")
-  .replace("| tojson }}}", "| tojson }}</function>")
-)
-REVERSED = QWEN.replace(
-  '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}',
-  '{"arguments": {{ call.function.arguments | tojson }}, "name": "{{ call.function.name }}"}',
-)
-QWENS = ToolFormat(
-  "<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": '
-)
+TAGS = LLAMA.replace('{"name": "', "<function=").replace('", "parameters": ', ">").replace("}}}", "}}</function>")
+NAME, ARGUMENTS = '"name": "{{ call.function.name }}"', '"arguments": {{ call.function.arguments | tojson }}'
+REVERSED = QWEN.replace(f"{{{NAME}, {ARGUMENTS}}}", f"{{{ARGUMENTS}, {NAME}}}")
+TOOL_CALL = "<tool_call>", "</tool_call>"
+QWENS = ToolFormat(*TOOL_CALL, "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
 LLAMAS = ToolFormat("", "", "parameters", head='{"name": "', middle='", "parameters": ')
-CODERS = ToolFormat("<tool_call>", "</tool_call>", "", XML, "<tool_call>\n<function=", ">\n")
+CODERS = ToolFormat(*TOOL_CALL, "", XML, "<tool_call>\n<function=", ">\n")
 TAGGEDS = ToolFormat("", "", "", TAGGED, "<function=", ">")
 
 
-@pytest.mark.parametrize(
-  "template, form",
-  [
-    (QWEN, QWENS),
-    (LLAMA, LLAMAS),
-    (CODER, CODERS),
-    (TAGS, TAGGEDS),
-    (REVERSED, ToolFormat("<tool_call>", "</tool_call>", "arguments")),
-    (LISTED, None),
-    (UNCLOSED, None),
-    (small_tokenizers.CHATML, None),  # it leaves calls out
-    (None, None),
-  ],
-)
+@pytest.mark.parametrize("template, form", [
+  (QWEN, QWENS), (LLAMA, LLAMAS), (CODER, CODERS), (TAGS, TAGGEDS),
+  (REVERSED, ToolFormat(*TOOL_CALL, "arguments")), (LISTED, None), (UNCLOSED, None), (None, None),
+  (small_tokenizers.CHATML, None),  # it leaves calls out
+])  # fmt: skip
 def test_a_templates_format_is_found(tmp_path, template, form):
   tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=template))
   assert formats.format_of(tokenizer) == form
@@ -92,14 +76,11 @@ def test_control_tokens_in_arguments_stay_text(tmp_path):
   assert tokenizer.render(formats.messages(said)).count(end) == 2  # of the two turns, none of the argument
 
 
-@pytest.mark.parametrize(
-  "make, template, tokens",
-  [
-    (small_tokenizers.byte_level, QWEN, ("<|im_end|>", "<|im_start|>", "<|endoftext|>")),
-    (small_tokenizers.byte_level, small_tokenizers.HERMES_TOOLS, ("<|im_end|>", "<|im_start|>")),
-    (small_tokenizers.llama3, small_tokenizers.LLAMA_TOOLS, ("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")),
-  ],
-)
+@pytest.mark.parametrize("make, template, tokens", [
+  (small_tokenizers.byte_level, QWEN, ("<|im_end|>", "<|im_start|>", "<|endoftext|>")),
+  (small_tokenizers.byte_level, small_tokenizers.HERMES_TOOLS, ("<|im_end|>", "<|im_start|>")),
+  (small_tokenizers.llama3, small_tokenizers.LLAMA_TOOLS, ("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")),
+])  # fmt: skip
 def test_control_tokens_in_tool_definitions_stay_text(tmp_path, make, template, tokens):
   # An MCP server or a client could otherwise end the system turn and open one of its own. The definition has the same
   # control tokens as one without any: those of the template.
@@ -118,14 +99,10 @@ def test_control_tokens_in_tool_definitions_stay_text(tmp_path, make, template, 
     assert control(token) == control("words")
 
 
-@pytest.mark.parametrize(
-  "given, arguments",
-  [
-    (r'"{\"query\": \"Rome\", \"k\": 3}"', dict(query="Rome", k=3)),
-    ('""', {}), ("null", {}), ('"Rome"', None), ('"[1]"', None), ("[1]", None), ("3", None),
-    (r'"{\"k\": NaN}"', None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("given, arguments", [
+  (r'"{\"query\": \"Rome\", \"k\": 3}"', dict(query="Rome", k=3)),
+  ('""', {}), ("null", {}), ('"Rome"', None), ('"[1]"', None), ("[1]", None), ("3", None), (r'"{\"k\": NaN}"', None),
+])  # fmt: skip
 def test_a_reply_to_a_client_may_give_arguments_as_text(given, arguments):
   text = f'<tool_call>{{"name": "search", "arguments": {given}}}</tool_call>'
   before, found = call_texts.calls(text, QWENS)
@@ -139,47 +116,35 @@ F, G, H = '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}"), ToolCall(
 PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"
 
 
-@pytest.mark.parametrize(
-  "form, said, text, found",
-  [
-    (QWENS, "no call", "no call", []),
-    (QWENS, 'So: <tool_call>{"name": "f", "arguments": {"é": 1}}</tool_call>', "So:", [ToolCall("f", '{"é": 1}')]),
-    (QWENS, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n' + F.replace("f", "g"), "", [G, H]),
-    (QWENS, F.replace("}", ', "arguments": {"x": "</tool_call>?"}}'), "", [ToolCall("f", '{"x": "</tool_call>?"}')]),
-    (QWENS, f"So: {F}<think>or {F}", "So:", [G]),
-    (LLAMAS, '{"name": "f", "parameters": {"x": 1}}', "", [ToolCall("f", '{"x": 1}')]),
-    (LLAMAS, '{"name": "f"}; {"name": "g"}', "", [G, H]),
-    (LLAMAS, '{"title": "f"}', None, []),
-    (LLAMAS, "", "", []),
-    (CODERS, "So: " + PLACE.format("a\n</parameter>b"), "So:", [ToolCall("f", r'{"x": "a\n</parameter>b"}')]),
-    (CODERS, "<tool_call><function=f></function></tool_call>", "", [G]),
-    (CODERS, PLACE.replace("</function>", "more</function>"), None, []),
-    (CODERS, PLACE.replace("</parameter>", ""), None, []),
-    (CODERS, PLACE.replace("</function>\n", ""), None, []),
-    (CODERS, PLACE.replace("</function>", "<parameter=x>2</parameter></function>"), None, []),
-    (CODERS, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', None, []),
-    (TAGGEDS, 'So: <function=f>{"x": 1}</function>', "So:", [ToolCall("f", '{"x": 1}')]),
-    (TAGGEDS, "<function=f>{}</function><function=g>{}</function>", "", [G, H]),
-    (TAGGEDS, "<function=f>[1]</function>", None, []),
-    (TAGGEDS, "<function=f>{}", None, []),
-  ],
-)
+@pytest.mark.parametrize("form, said, text, found", [
+  (QWENS, "no call", "no call", []),
+  (QWENS, 'So: <tool_call>{"name": "f", "arguments": {"é": 1}}</tool_call>', "So:", [ToolCall("f", '{"é": 1}')]),
+  (QWENS, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n' + F.replace("f", "g"), "", [G, H]),
+  (QWENS, F.replace("}", ', "arguments": {"x": "</tool_call>?"}}'), "", [ToolCall("f", '{"x": "</tool_call>?"}')]),
+  (QWENS, f"So: {F}<think>or {F}", "So:", [G]),
+  (LLAMAS, '{"name": "f", "parameters": {"x": 1}}', "", [ToolCall("f", '{"x": 1}')]),
+  (LLAMAS, '{"name": "f"}; {"name": "g"}', "", [G, H]), (LLAMAS, '{"title": "f"}', None, []), (LLAMAS, "", "", []),
+  (CODERS, "So: " + PLACE.format("a\n</parameter>b"), "So:", [ToolCall("f", r'{"x": "a\n</parameter>b"}')]),
+  (CODERS, "<tool_call><function=f></function></tool_call>", "", [G]),
+  (CODERS, PLACE.replace("</function>", "more</function>"), None, []),
+  (CODERS, PLACE.replace("</parameter>", ""), None, []), (CODERS, PLACE.replace("</function>\n", ""), None, []),
+  (CODERS, PLACE.replace("</function>", "<parameter=x>2</parameter></function>"), None, []),
+  (CODERS, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', None, []),
+  (TAGGEDS, 'So: <function=f>{"x": 1}</function>', "So:", [ToolCall("f", '{"x": 1}')]),
+  (TAGGEDS, "<function=f>{}</function><function=g>{}</function>", "", [G, H]),
+  (TAGGEDS, "<function=f>[1]</function>", None, []), (TAGGEDS, "<function=f>{}", None, []),
+])  # fmt: skip
 def test_calls_by_hand(form, said, text, found):
   assert call_texts.calls(said, form) == (said if text is None else text, found)
 
 
-@pytest.mark.parametrize(
-  "schema, text, value",
-  [
-    (dict(type="string"), "1900", "1900"), (dict(), "1900", "1900"), (None, "1900", "1900"),
-    (dict(type="integer"), "1900", 1900), (dict(type="integer"), "many", "many"),
-    (dict(type=["integer", "null"]), "null", None),
-    (dict(anyOf=[dict(type="string"), dict(type="null")]), "1", "1"),
-    (dict(anyOf=[dict(type="string"), dict(type="null")]), "null", None),
-    (dict(type="boolean"), "True", True), (dict(type="boolean"), "false", False),
-    (dict(type="array"), '["a"]', ["a"]),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("schema, text, value", [
+  (dict(type="string"), "1900", "1900"), (dict(), "1900", "1900"), (None, "1900", "1900"),
+  (dict(type="integer"), "1900", 1900), (dict(type="integer"), "many", "many"),
+  (dict(type=["integer", "null"]), "null", None), (dict(anyOf=[dict(type="string"), dict(type="null")]), "1", "1"),
+  (dict(anyOf=[dict(type="string"), dict(type="null")]), "null", None),
+  (dict(type="boolean"), "True", True), (dict(type="boolean"), "false", False), (dict(type="array"), '["a"]', ["a"]),
+])  # fmt: skip
 def test_the_schema_says_which_values_are_texts(schema, text, value):
   functions = dict(f=dict(properties={} if schema is None else dict(x=schema)))
   _, (call,) = call_texts.calls(PLACE.format(text), CODERS, functions)

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import tool_functions
-from patience import reached, until
+from patience import LIMIT_S, reached, until
 from tool_functions import called
 
 from ragrl_jax.agents.toolbox import tool
@@ -29,9 +30,8 @@ def box(*names, timeout_s=20.0, retries=0, at_once=64):
 
 def test_results_are_texts_or_json():
   typed = dict(text="é", number=1, sure=False, mode=3, names=[], scores={}, many=[])
-  sum_, said, whole = called(
-    box("add", "capital", "typed"), ("add", dict(a=2.0)), ("capital", dict(country="Italy")), ("typed", typed)
-  )
+  calls = ("add", dict(a=2.0)), ("capital", dict(country="Italy")), ("typed", typed)
+  sum_, said, whole = called(box("add", "capital", "typed"), *calls)
   assert sum_ == Result("3", OK) and said.text.startswith("Rome is the capital.")
   assert json.loads(whole.text) == typed | dict(size=None, what=None, nothing=None, either="x") and "é" in whole.text
 
@@ -41,16 +41,14 @@ def test_the_models_mistakes_are_told_and_never_tried_again():
   found = called(toolbox, ("walk", {}), ("add", dict(a="2")), ("add", {}), ("capital", dict(country="Spain")))
   assert found == [
     Result("there is no tool 'walk': there is add, capital", REFUSED),
-    Result("add: 'a' must be of type integer, not \"2\"", REFUSED),
-    Result("add: the arguments must have 'a'", REFUSED),
+    Result("add: 'a' must be of type integer, not \"2\"", REFUSED), Result("add: the arguments must have 'a'", REFUSED),
     Result("capital: I do not know Spain", REFUSED),
-  ]
+  ]  # fmt: skip
   assert tool_functions.CALLS == ["capital"]  # the others did not reach their tools
   listing = tool.Tool("listing", "", dict(type="object", properties=dict(x=dict(type="array"))), None)
   deep = '{"x": ' + "[" * 700 + "]" * 700 + "}"
-  assert Toolbox([listing], timeout_s=1.0, retries=0, at_once=1).wrong("listing", deep) == (
-    "listing: the arguments are nested too deep"
-  )
+  wrong = Toolbox([listing], timeout_s=1.0, retries=0, at_once=1).wrong("listing", deep)
+  assert wrong == "listing: the arguments are nested too deep"
 
 
 def test_failures_are_tried_again(monkeypatch):
@@ -116,7 +114,7 @@ def test_calls_run_at_the_same_time(name, monkeypatch):
 
 def test_waiting_for_a_turn_is_not_the_tools_time():
   kinds = []
-  while {OK} not in kinds:  # a busy machine may stop one of them for longer than a second, but not in every try
+  while {OK} not in kinds:  # a busy machine may stop one of them for longer than 0.6 s, but not in every try
     found = called(box("slow", timeout_s=1.0, at_once=1), *[("slow", dict(seconds=0.4))] * 4)  # 1.6 s in all
     kinds.append({one.kind for one in found})
     assert len(kinds) < 20
@@ -140,7 +138,15 @@ def test_functions_are_found_by_name(tmp_path):
     tool.function_of(f"{tmp_path}/mine.py:g", "config.switches.tools")
 
 
-def test_threads_of_tools_that_hang_are_counted_and_bounded():
+@pytest.fixture
+def free(monkeypatch):
+  """Ends the calls of `sleeps` and `never_awaits`."""
+  event = threading.Event()
+  monkeypatch.setattr(tool_functions, "WAITS", types.SimpleNamespace(sleeps=lambda _: event.wait(LIMIT_S)))
+  return event
+
+
+def test_threads_of_tools_that_hang_are_counted_and_bounded(free):
   # 5 calls of 3 tries each are 15 threads, if each try may have one; at_once=2 allows two.
   before, toolbox = threading.active_count(), box("sleeps", "add", timeout_s=0.2, retries=2, at_once=2)
   found = called(toolbox, *[("sleeps", dict(seconds=4.0))] * 5)
@@ -148,23 +154,21 @@ def test_threads_of_tools_that_hang_are_counted_and_bounded():
   assert "2 calls still run in their threads after their time limit" in found[-1].text
   (found,) = called(toolbox, ("add", dict(a=1)))
   assert found.kind == FAILED and "config.switches.at_once" in found.text
-  # The threads end, and their permits come back.
+  free.set()  # the threads end, and their permits come back
   until(lambda: called(toolbox, ("add", dict(a=1))) == [Result("2", OK)])
 
 
-def test_an_async_tool_that_never_awaits_is_named(monkeypatch):
+def test_an_async_tool_that_never_awaits_is_named(monkeypatch, free):
   monkeypatch.setattr(tool, "BLOCKED_S", 0.2)
   toolbox = box("never_awaits", "add", timeout_s=0.2)
   found = called(toolbox, ("never_awaits", dict(seconds=1.5)), ("add", dict(a=1)))
   assert [one.kind for one in found] == [FAILED, FAILED]
   assert "never_awaits is an `async def` that has not awaited anything" in found[1].text
-  time.sleep(1.5)
-  (found,) = called(toolbox, ("add", dict(a=1)))
-  assert found == Result("2", OK)  # the loop runs again
+  free.set()
+  until(lambda: called(toolbox, ("add", dict(a=1))) == [Result("2", OK)])  # the loop runs again
 
 
 def test_long_results_are_cut_before_they_are_kept():
-  found = called(
-    box("long_text", "long_list"), ("long_text", dict(letters=3 << 20)), ("long_list", dict(numbers=10**6))
-  )
+  calls = ("long_text", dict(letters=3 << 20)), ("long_list", dict(numbers=10**6))
+  found = called(box("long_text", "long_list"), *calls)
   assert len(found[0].text) == len(found[1].text) == tool.LONGEST and found[1].text.startswith("[0, 1, 2, ")

@@ -17,6 +17,7 @@ from ragrl_jax.testing import scripted
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.py"))
+WITH_SMOKE = [path for path in FILES if path.stem != "quickstart"]
 VARIANTS = {
   "quickstart": ("", "sft"),
   "agent": ("", "smoke"),
@@ -51,29 +52,27 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_config_is_valid(path):
+def test_config_is_valid_and_its_docstring_gives_command_and_expected_result(path):
   for variant in VARIANTS.get(path.stem, ("", "smoke", "repo")):
     config = config_lib.load(path, variant)
     config_lib.validate(config)
     recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
-    assert recipe.name == config.recipe, variant
-    assert config.is_locked, variant
+    assert recipe.name == config.recipe and config.is_locked, variant
+  story = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+  assert "Run:" in story and "Expect:" in story
 
 
 EM = dict(information_think_weight=0.0, think_answer_weight=0.0, judge_information=False)
 
 
-@pytest.mark.parametrize(
-  ("name", "variant", "preset", "differences"),
-  [
-    ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
-    ("veritas", "repo,em,smoke", "em,repo", dict(action="first", **EM)),
-    ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
-    ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
-    ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", halve=True)),
-    ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "variant", "preset", "differences"), [
+  ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
+  ("veritas", "repo,em,smoke", "em,repo", dict(action="first", **EM)),
+  ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
+  ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
+  ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", halve=True)),
+  ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
+])  # fmt: skip
 def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differences):
   config = config_lib.load(name, variant)
   assert config.preset == preset
@@ -82,16 +81,12 @@ def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differe
   assert config.judge.kind == "none" or not {"em", "exact"} & set(variant.split(","))  # these presets need no judge
 
 
-@pytest.mark.parametrize(
-  ("name", "variant"),
-  [
-    ("veritas", "em,em_it"), ("veritas", "em_it,em_ta"), ("veritas", "reward_model,em"), ("search_r1", "grpo,ppo"),
-    ("when_to_search", "no_stage_one,no_stage_two"),
-    ("when_to_search", "no_answer_reward,unified"),
-    ("arena", "f1,judge"), ("arena", "naive,direct"), ("care", "sft,longbench"), ("care", "repo,easy_only"),
-    ("care", "repo,mean"), ("lear", "vanilla,generator"), ("untrained", "cot,ircot"), ("quickstart", "smoke"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "variant"), [
+  ("veritas", "em,em_it"), ("veritas", "em_it,em_ta"), ("veritas", "reward_model,em"), ("search_r1", "grpo,ppo"),
+  ("when_to_search", "no_stage_one,no_stage_two"), ("when_to_search", "no_answer_reward,unified"),
+  ("arena", "f1,judge"), ("arena", "naive,direct"), ("care", "sft,longbench"), ("care", "repo,easy_only"),
+  ("care", "repo,mean"), ("lear", "vanilla,generator"), ("untrained", "cot,ircot"), ("quickstart", "smoke"),
+])  # fmt: skip
 def test_variants_that_contradict_each_other_are_refused(name, variant):
   with pytest.raises(ValueError, match="use .*sft|use (only )?one of|one of .* at most"):
     config_lib.load(name, variant)
@@ -114,15 +109,12 @@ def test_arenas_k3_is_the_published_one(variant, kl, tangent):
   assert (loss.kl, loss.kl_tangent) == (kl, tangent)
 
 
-@pytest.mark.parametrize(
-  ("variant", "top_p", "learning_rate"),
+@pytest.mark.parametrize(("variant", "top_p", "learning_rate"), [
   # The authors' GRPO scripts leave ppo_trainer.yaml's 0.95; those of PPO (v0.2, v0.3) set 1. v0.3's format has 5e-7 in
   # GRPO, 1e-6 in PPO.
-  [
-    ("", 1.0, 1e-6), ("repo", 0.95, 1e-6), ("repo,format", 0.95, 5e-7), ("format", 1.0, 5e-7),
-    ("ppo,repo", 1.0, 1e-6), ("ppo,repo,format", 1.0, 1e-6),
-  ],
-)  # fmt: skip
+  ("", 1.0, 1e-6), ("repo", 0.95, 1e-6), ("repo,format", 0.95, 5e-7), ("format", 1.0, 5e-7), ("ppo,repo", 1.0, 1e-6),
+  ("ppo,repo,format", 1.0, 1e-6),
+])  # fmt: skip
 def test_search_r1_samples_and_learns_as_the_authors_scripts(variant, top_p, learning_rate):
   config = config_lib.load("search_r1", variant)
   assert (config.rollout.top_p, config.optimizer.learning_rate) == (top_p, learning_rate)
@@ -165,11 +157,6 @@ def test_no_retrieval_has_no_curriculum():
   assert config_lib.load("care").data.drop_unanswerable
 
 
-def test_longbench_has_the_authors_sizes():
-  rollout = config_lib.load("care", "longbench").rollout
-  assert (rollout.context - rollout.max_new_tokens, rollout.max_new_tokens) == (32_768, 4_096)
-
-
 def test_room_for_results_does_not_require_room_for_a_whole_turn():
   # A prompt of 2,048 tokens, a first turn of 7,000 and five passages: the paper's budget leaves 5,000 tokens more.
   config = config_lib.load("when_to_search")
@@ -184,13 +171,7 @@ def test_a_judged_pair_is_not_longer_than_in_training():
   assert config.judge.max_tokens >= config.retrieval.top_k * passage + config.rollout.max_new_tokens + 200
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_config_docstring_gives_command_and_expected_result(path):
-  story = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-  assert "Run:" in story and "Expect:" in story
-
-
-@pytest.mark.parametrize("path", [path for path in FILES if path.stem != "quickstart"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", WITH_SMOKE, ids=lambda path: path.stem)
 def test_smoke_changes_sizes_only(path):
   full, small = config_lib.load(path), config_lib.load(path, "smoke")
   full.optimizer.warmup_steps = small.optimizer.warmup_steps  # a length, and lengths may differ
@@ -201,7 +182,7 @@ def test_smoke_changes_sizes_only(path):
 
 def test_smoke_replaces_the_judges_that_the_page_names():
   replaced = {}
-  for name, variant in [*((path.stem, "") for path in FILES if path.stem != "quickstart"), ("arena", "judge")]:
+  for name, variant in [*((path.stem, "") for path in WITH_SMOKE), ("arena", "judge")]:
     full, small = config_lib.load(name, variant), config_lib.load(name, f"{variant},smoke".strip(","))
     if full.judge.kind != small.judge.kind:
       replaced[f"{name}:{variant}".strip(":")] = small.judge.kind
@@ -249,6 +230,8 @@ def test_published_numbers():
   assert (cite.rollout.prompts_per_step, cite.rollout.group_size, cite.rollout.temperature) == (256, 7, 0.9)
   assert (cite.optimizer.learning_rate, cite.loss.kl, cite.loss.kl_coef) == (3e-6, "k2", 0.04)
   assert (cite.advantage.std, cite.advantage.eps) == ("sample", 1e-4)
+  long = config_lib.load("care", "longbench").rollout
+  assert (long.context - long.max_new_tokens, long.max_new_tokens) == (32_768, 4_096)
 
 
 def test_arena_without_a_set_trains_on_the_two_others_and_is_measured_on_it():
@@ -263,24 +246,17 @@ def test_arena_without_a_set_trains_on_the_two_others_and_is_measured_on_it():
     assert left_out.rpartition("/")[0] == test.pop().rpartition("/")[0]
 
 
-@pytest.mark.parametrize(
-  "variant, steps, warmup",
-  [("", 95, 10), ("k3", 95, 10), ("without_hotpotqa", 58, 6), ("without_2wiki", 58, 6), ("without_musique", 78, 8)],
-)
+@pytest.mark.parametrize("variant, steps, warmup", [
+  ("", 95, 10), ("k3", 95, 10), ("without_hotpotqa", 58, 6), ("without_2wiki", 58, 6), ("without_musique", 78, 8),
+])  # fmt: skip
 def test_arena_is_one_epoch_of_the_sets_in_use(variant, steps, warmup):
   config = config_lib.load("arena", variant)
   assert (config.steps, config.optimizer.warmup_steps) == (steps, warmup)
 
 
-@pytest.mark.parametrize(
-  "name, variant",
-  [
-    ("arena", "sft"), ("care", "sft"), ("lear", "sft"), ("lear", "sft,vanilla"), ("lear", "sft,generator"),
-    ("veritas", "reward_model"),
-  ],
-)  # fmt: skip
-def test_supervised_runs_train_only_the_reply(name, variant):
-  assert config_lib.load(name, variant).sft.environment_weight == 0.0
+def test_supervised_runs_train_only_the_reply():
+  for name in "arena:sft care:sft lear:sft lear:sft,vanilla lear:sft,generator veritas:reward_model".split():
+    assert config_lib.load(name).sft.environment_weight == 0.0, name
 
 
 def test_cares_command_for_longbench_starts():
@@ -297,7 +273,7 @@ def test_cares_command_for_longbench_starts():
     evaluate.evaluate(config, "nowhere", "hotpotqa.jsonl", "nowhere")
 
 
-@pytest.mark.parametrize("name", [path.stem for path in FILES if path.stem not in ("quickstart", "small")])
+@pytest.mark.parametrize("name", [path.stem for path in WITH_SMOKE if path.stem != "small"])
 def test_every_recipe_can_have_a_teacher(name):
   config = config_lib.load(name, "opsd")
   assert settings.of(config).loss.teacher == settings.of(config_lib.load("search_r1", "opsd")).loss.teacher
@@ -325,9 +301,8 @@ def test_a_small_model_keeps_what_a_variant_is_about():
   for variant, stage_two_from in ((wts, 49), (f"{wts},no_stage_one", None), (f"{wts},no_stage_two", None)):
     assert of(variant).switches.get("stage_two_from") == stage_two_from
   for variants, kl in (
-    (("arena", "care", "search_r1", wts), "none"),
-    (("arena,k3", "arena,naive", f"{wts},table"), "k3"),
-  ):
+    (("arena", "care", "search_r1", wts), "none"), (("arena,k3", "arena,naive", f"{wts},table"), "k3"),
+  ):  # fmt: skip
     assert {of(variant).loss.kl for variant in variants} == {kl}
   assert of("care,repo").loss.kl_coef > 0 and of("search_r1,ppo").loss.kl_coef > 0
   for variant, instructions in (

@@ -39,14 +39,10 @@ KINDS = ("exact", "sub_em", "sub_em_words", "lexical", "nli", "reward_model", "l
 def judge(request, tmp_path_factory, endpoint):
   folder = tmp_path_factory.mktemp("judge")
   kind, _, variant = request.param.partition(" ")
-  chosen = dict(kind=kind)
+  chosen = dict(kind=kind, cache=str(folder / "verdicts") if variant == "cached" else "")
   if kind == "llm":
-    chosen |= dict(
-      endpoint=endpoint,
-      model="m",
-      cache=str(folder / "verdicts") if variant == "cached" else "",
-      prompt="correctness" if variant == "about answers" else "information_think",
-    )
+    prompt = "correctness" if variant == "about answers" else "information_think"
+    chosen |= dict(endpoint=endpoint, model="m", prompt=prompt)
   if kind in ("nli", "reward_model"):
     chosen["path"] = str(judge_folders.t5(folder) if kind == "nli" else judge_folders.decoder(folder))
   return judging.load(settings(**chosen))
@@ -56,7 +52,7 @@ def test_one_verdict_a_pair_between_0_and_1_or_none(judge):
   verdicts = judge.judge(PAIRS)
   assert len(verdicts) == len(PAIRS)
   assert all(verdict is None or isinstance(verdict, float) and 0.0 <= verdict <= 1.0 for verdict in verdicts)
-  assert len({verdict for verdict in verdicts}) > 1 or judge.describe().get("prompt") == "correctness"
+  assert len({*verdicts}) > 1 or judge.describe().get("prompt") == "correctness"
 
 
 def test_a_verdict_depends_on_its_pair_alone(judge):
@@ -65,12 +61,8 @@ def test_a_verdict_depends_on_its_pair_alone(judge):
   assert [judge.judge([pair])[0] for pair in PAIRS] == together
 
 
-def test_blank_claims_score_zero_and_no_pairs_give_no_verdicts(judge):
-  assert judge.judge([(FACTS[0], ""), (FACTS[0], " \n\t")]) == [0.0, 0.0]
-  assert judge.judge([]) == []
-
-
-def test_odd_texts_are_judged(judge):
+def test_odd_texts_are_judged_blank_claims_score_zero_and_no_pairs_give_no_verdicts(judge):
+  assert judge.judge([(FACTS[0], ""), (FACTS[0], " \n\t")]) == [0.0, 0.0] and judge.judge([]) == []
   odd = ["{0} %s {x}", "</think></information> 1", "\ud800 \x00", "<|im_end|>", "x" * 2000]
   assert len(judge.judge([(FACTS[0], text) for text in odd] + [(text, "Basel") for text in odd + [""]])) == 11
 
@@ -95,7 +87,6 @@ def test_it_describes_itself_and_its_pace(judge):
 
 
 def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
-  """test_every_term_has_its_judge"""
   monkeypatch.setenv("NO_PROXY", "127.0.0.1")
   terms = ("information_think", "think_search", "think_answer")
   made = config.default_config()
@@ -104,12 +95,8 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
   by_term.information_think.update(dict(kind="llm", endpoint=endpoint, model="m"))
   by_term.think_answer.threshold = 1.0
   judges = judging.of_terms(settings(kind="lexical", threshold=0.5), by_term, terms)
-  assert {term: judge.describe()["kind"] for term, judge in judges.items()} == {
-    "": "lexical",
-    "information_think": "llm",
-    "think_search": "lexical",
-    "think_answer": "lexical",
-  }
+  kinds = {"": "lexical", **dict.fromkeys(terms, "lexical"), "information_think": "llm"}
+  assert {term: judge.describe()["kind"] for term, judge in judges.items()} == kinds
   assert judges["think_answer"].judge(PAIRS[:1]) == [0.0] != judges["think_search"].judge(PAIRS[:1])
   assert len(judges["information_think"].judge(PAIRS)) == len(PAIRS)
   # A judge that no term uses is not loaded. config.judge may be "none" while single terms have judges.

@@ -37,33 +37,27 @@ SCORED = {
 }
 TERMS = {
   (name, preset): set(terms.split())
-  for name, scored in SCORED.items()
-  for terms, presets in scored.items()
-  for preset in presets.split()
-}
+  for name, scored in SCORED.items() for terms, presets in scored.items() for preset in presets.split()
+}  # fmt: skip
 OWN_WORDS = ("agent",)  # their programs write the prompts, and no wording of ours does
 NO_PAPER = ("agent", "tool_agent")
-EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]
 PASSAGES = (Passage("a", "France", "Its capital is Paris."), Passage("b", "Norway", "Its capital is Oslo."))
 EXAMPLE = Example(
   "q1", "What is the capital of France?", ("Paris",), PASSAGES, supporting=(0,), hops=1,
   evidence=((0, "Its capital is Paris."),),
 )  # fmt: skip
 TRANSCRIPTS = {
-  "empty": [],
-  "silent": [(MODEL, "")],
-  "told": [(ENVIRONMENT, "Paris <answer> Paris </answer>")],
+  "empty": [], "silent": [(MODEL, "")], "told": [(ENVIRONMENT, "Paris <answer> Paris </answer>")],
   "answer": [(MODEL, "<think> x </think><answer> Paris </answer>")],
   "search": [
-    (MODEL, "<search> x </search>"),
-    (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
+    (MODEL, "<search> x </search>"), (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
     (MODEL, "<answer> Oslo </answer>"),
   ],
   "cited": [(MODEL, "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Paris</answer>")],
   "quoted": [(MODEL, "<think><retrieval>Its capital is Paris.</retrieval></think> Answer: Paris")],
   "evidence": [(MODEL, "<reason>a</reason><extract>b</extract><answer>Paris</answer>")],
   "odd": [(MODEL, "<<<answer>>> \x00 </answer> <answer> é🙂"), (ENVIRONMENT, "{}%s"), (MODEL, "</answer>")],
-}
+}  # fmt: skip
 
 
 def for_each_preset(name, check):
@@ -83,15 +77,12 @@ def test_without_a_preset_the_papers_is_chosen_wherever_it_is_listed(name, monke
   assert recipes.chosen(name) == module.Switches(**module.PRESETS["paper"])
 
 
-@pytest.mark.parametrize(
-  ("name", "preset", "steps", "cut_short"),
-  [
-    ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
-    ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
-    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
-    ("veritas", "em", 2, {}),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "preset", "steps", "cut_short"), [
+  ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
+  ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
+  ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
+  ("veritas", "em", 2, {}),
+])  # fmt: skip
 def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
   found = recipes.get(name, preset).cut_short(steps)
   assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
@@ -105,12 +96,9 @@ def test_the_share_of_easy_questions_is_no_schedule_without_hard_ones():
   assert "easy_share" in warned()["warning/schedule"] and not warned(mixed=False)
 
 
-def test_a_stage_that_begins_by_a_trigger_has_no_fixed_step():
-  assert recipes.get("when_to_search", settle_metric="evaluation/em").cut_short(300) == {}
-
-
 def test_every_preset_is_listed():
-  assert set(EVERY) == {(name, preset) for name, preset in TERMS if name in recipes.RECIPES}
+  listed = {(name, preset) for name, preset in TERMS if name in recipes.RECIPES}
+  assert listed == {(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS}
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
@@ -121,8 +109,7 @@ def test_paper_is_the_default_and_names_all_switches(name):
   for preset, changes in module.PRESETS.items():
     switches = recipes.get(name, preset).switches
     assert set(switches) == set(module.Switches()) == set(recipes.switches(name)), preset
-    for switch, value in changes.items():
-      assert switches[switch] == value, preset
+    assert dict(switches) | changes == dict(switches), preset
 
 
 @pytest.mark.parametrize("name", [name for name in recipes.RECIPES if name not in OWN_WORDS])
@@ -142,11 +129,10 @@ def test_every_wording_asks_the_question(name):
 
 
 CHECKS = {
-  "slots": lambda recipe: contract.slots(recipe, EXAMPLE),
-  "ends": lambda recipe: contract.ends(recipe, EXAMPLE),
+  "slots": lambda recipe: contract.slots(recipe, EXAMPLE), "ends": lambda recipe: contract.ends(recipe, EXAMPLE),
   "stops": contract.stops,
   "failed": lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"])),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -191,31 +177,28 @@ def test_only_the_models_words_are_rewarded(name):
   for_each_preset(name, check)
 
 
-@pytest.mark.parametrize(
-  ("name", "preset", "switches", "says"),
-  [
-    ("search_r1", "best", {}, "paper, grpo, ppo, format, repo"),
-    ("search_r1", "paper", dict(max_turns=3), "no switch 'max_turns'.*max_searches"),
-    ("search_r1", "paper", dict(max_searches=-1), "max_searches=-1.*at least 0"),
-    ("search_r1", "paper", dict(max_searches=True), "max_searches=True"),
-    ("search_r1", "paper", dict(browse=True, format=True), "browse=True with format=True"),
-    ("search_r1", "format", dict(no_answer_penalty=0.1), "published table"),
-    ("search_r1", "r1", dict(no_search_penalty=0.1), "no episode can search"),
-    ("veritas", "paper", dict(think_search_weight=0.02), "judge_search"),
-    ("veritas", "em", dict(information_think_weight=0.05), "judge_information"),
-    ("veritas", "paper", dict(ramp_end=3), "ramp_start=None and ramp_end=3: set both"),
-    ("veritas", "paper", dict(ramp_start=9, ramp_end=3), r"=3.*at least 9, ramp_start \(config.switches.ramp_end\)"),
-    ("veritas", "paper", dict(ramp_end_epochs=0.5), "ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"),
-    *(("lear", "paper", dict(answers=letters), "config.switches.answers") for letters in ("", "x")),
-    ("lear", "paper", dict(answers="r", reply="vanilla"), "config.switches.answers"),
-    ("lear", "paper", dict(reply="direct"), "config.switches.answers"),
-    ("lear", "paper", dict(stop_at="extract"), "answers='e'"), ("lear", "paper", dict(tau=0.0), "config.switches.tau"),
-    ("lear", "paper", dict(reply="extract", answers="e"), "config.switches.stop_at"),
-    ("untrained", "paper", dict(method="best"), "method='best'.*'rag'"),
-    ("untrained", "ircot,given", {}, "documents='given' with method='ircot': own passages are for rag, cot"),
-    ("untrained", "flare", dict(sure_above=1.5), "sure_above=1.5"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "preset", "switches", "says"), [
+  ("search_r1", "best", {}, "paper, grpo, ppo, format, repo"),
+  ("search_r1", "paper", dict(max_turns=3), "no switch 'max_turns'.*max_searches"),
+  ("search_r1", "paper", dict(max_searches=-1), "max_searches=-1.*at least 0"),
+  ("search_r1", "paper", dict(max_searches=True), "max_searches=True"),
+  ("search_r1", "paper", dict(browse=True, format=True), "browse=True with format=True"),
+  ("search_r1", "format", dict(no_answer_penalty=0.1), "published table"),
+  ("search_r1", "r1", dict(no_search_penalty=0.1), "no episode can search"),
+  ("veritas", "paper", dict(think_search_weight=0.02), "judge_search"),
+  ("veritas", "em", dict(information_think_weight=0.05), "judge_information"),
+  ("veritas", "paper", dict(ramp_end=3), "ramp_start=None and ramp_end=3: set both"),
+  ("veritas", "paper", dict(ramp_start=9, ramp_end=3), r"=3.*at least 9, ramp_start \(config.switches.ramp_end\)"),
+  ("veritas", "paper", dict(ramp_end_epochs=0.5), "ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"),
+  *(("lear", "paper", dict(answers=letters), "config.switches.answers") for letters in ("", "x")),
+  ("lear", "paper", dict(answers="r", reply="vanilla"), "config.switches.answers"),
+  ("lear", "paper", dict(reply="direct"), "config.switches.answers"),
+  ("lear", "paper", dict(stop_at="extract"), "answers='e'"), ("lear", "paper", dict(tau=0.0), "config.switches.tau"),
+  ("lear", "paper", dict(reply="extract", answers="e"), "config.switches.stop_at"),
+  ("untrained", "paper", dict(method="best"), "method='best'.*'rag'"),
+  ("untrained", "ircot,given", {}, "documents='given' with method='ircot': own passages are for rag, cot"),
+  ("untrained", "flare", dict(sure_above=1.5), "sure_above=1.5"),
+])  # fmt: skip
 def test_switches_that_are_unknown_or_contradict_each_other_are_refused(name, preset, switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get(name, preset, **switches)

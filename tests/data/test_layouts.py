@@ -7,10 +7,8 @@ from ragrl_jax.structs import Example
 
 CONTEXT = [["Rome", ["Rome is a city.", " It is old."]], ["Paris", ["Paris is a city."]], ["Rome", ["Another Rome."]]]
 FACTS = [["Paris", 0], ["Rome", 1], ["Rome", 0], ["Oslo", 0], ["Paris", 9]]
-HOTPOT = dict(
-  _id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard", context=CONTEXT,
-  supporting_facts=FACTS,
-)  # fmt: skip
+HOTPOT = dict(_id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard")
+HOTPOT |= dict(context=CONTEXT, supporting_facts=FACTS)
 
 
 def read(row):
@@ -21,17 +19,13 @@ def columns(pairs, *names):
   return {name: list(values) for name, values in zip(names, zip(*pairs))}
 
 
-OBJECTS = dict(
-  context=[dict(title=t, sentences=s) for t, s in CONTEXT],
-  supporting_facts=[dict(title=t, sent_id=n) for t, n in FACTS],
-)
+OBJECTS = dict(context=[dict(title=title, sentences=sentences) for title, sentences in CONTEXT])
+OBJECTS |= dict(supporting_facts=[dict(title=title, sent_id=number) for title, number in FACTS])
 COLUMNS = dict(context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id"))
 HOTPOTS = {
-  "published": HOTPOT,
-  "hub": HOTPOT | COLUMNS,
-  "objects": HOTPOT | OBJECTS,
+  "published": HOTPOT, "hub": HOTPOT | COLUMNS, "objects": HOTPOT | OBJECTS,
   "json": dict(HOTPOT, context=json.dumps(CONTEXT), supporting_facts=json.dumps(FACTS)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", HOTPOTS)
@@ -58,11 +52,7 @@ def test_2wiki_sentences_are_joined_with_spaces():
 def test_musique():
   row = dict(
     id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
-    paragraphs=[
-      dict(idx=0, title="A", paragraph_text="a text", is_supporting=False),
-      dict(idx=1, title="B", paragraph_text="b text", is_supporting=True),
-      dict(idx=2, title="C", paragraph_text="c text", is_supporting=True),
-    ],
+    paragraphs=[dict(idx=i, title=t, paragraph_text=f"{t} text", is_supporting=i > 0) for i, t in enumerate("abc")],
     question_decomposition=[
       dict(id=7, question="B >> x", answer="Bob", paragraph_support_idx=2),
       dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1),
@@ -92,22 +82,21 @@ def test_flashrag_with_hotpotqa_metadata():
   assert "context" in metadata  # the row is not modified
 
 
-def test_plain():
+def test_plain_rows_and_their_unknown_columns():
   assert read(dict(question="Q?", answer=["x", "y"])).golds == ("x", "y")
   got = read(dict(question="Q?", answer="x", views=3))
   assert (got.id, got.golds, got.meta) == ("set-0", ("x",), dict(views=3))
+  got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
+  assert (got.id, got.meta) == ("7", dict(a=1, views=3))
 
 
-@pytest.mark.parametrize(
-  ("written", "golds"),
-  [
-    ('["x", "y"]', ("x", "y")), ("['x', 'y']", ("x", "y")),  # PopQA's possible answers; str(list), as in a CSV file
-    (["['x','y']", "z"], ("x", "y", "z")), ("""["it's", 'b"']""", ("it's", 'b"')),
-    ("('x', 'y')", ("x", "y")), ("{'y', 'x'}", ("x", "y")),
-    # These are answers: they are no lists of texts.
-    *((x, (x,)) for x in ("[1, 2]", "[0, 1)", "[a, b]", "f(x) = [x]", "('Til Tuesday)", "(a)", "['Round Midnight")),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("written", "golds"), [
+  ('["x", "y"]', ("x", "y")), ("['x', 'y']", ("x", "y")),  # PopQA's possible answers; str(list), as in a CSV file
+  (["['x','y']", "z"], ("x", "y", "z")), ("""["it's", 'b"']""", ("it's", 'b"')),
+  ("('x', 'y')", ("x", "y")), ("{'y', 'x'}", ("x", "y")),
+  # These are answers: they are no lists of texts.
+  *((x, (x,)) for x in ("[1, 2]", "[0, 1)", "[a, b]", "f(x) = [x]", "('Til Tuesday)", "(a)", "['Round Midnight")),
+])  # fmt: skip
 def test_lists_that_arrive_as_text_are_unpacked(written, golds):
   for column in ("answers", "golden_answers", "answer"):
     assert read({"question": "Q?", column: written}).golds == golds
@@ -119,11 +108,6 @@ def test_lists_that_arrive_as_text_are_unpacked(written, golds):
 def test_lists_as_text_that_cannot_be_read_are_refused(written):
   with pytest.raises(ValueError, match="'answers' is a list as text"):  # NumPy's have no comma: Python reads "xy"
     read(dict(question="Q?", answers=written))
-
-
-def test_unknown_columns_go_to_meta():
-  got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
-  assert (got.id, got.meta) == ("7", dict(a=1, views=3))
 
 
 def test_passages_without_ids_with_the_same_text_get_the_same_id():
@@ -161,26 +145,20 @@ def test_drop():
   assert got.meta == dict(section_id="nfl_1184", answer_types=["number", "span"])
 
 
-@pytest.mark.parametrize(
-  ("spans", "types", "golds"),
-  [
-    (["red", "blue"], ["span", "span"], ("red, blue",)),  # the parts of one answer: "red" alone has F1 2/3, not 1
-    (["the Bears", "Bears", "Bears"], ["span"] * 3, ("the Bears", "Bears")),  # several people's
-    (["red"], ["span"], ("red",)), (["3", "4"], ["number", "number"], ("3", "4")),
-    (["4 May", "May 4"], ["date", "date"], ("4 May", "May 4")),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spans", "types", "golds"), [
+  (["red", "blue"], ["span", "span"], ("red, blue",)),  # the parts of one answer: "red" alone has F1 2/3, not 1
+  (["the Bears", "Bears", "Bears"], ["span"] * 3, ("the Bears", "Bears")),  # several people's
+  (["red"], ["span"], ("red",)), (["3", "4"], ["number", "number"], ("3", "4")),
+  (["4 May", "May 4"], ["date", "date"], ("4 May", "May 4")),
+])  # fmt: skip
 def test_drops_spans_are_one_answer(spans, types, golds):
   assert read(dict(DROP, answers_spans=dict(spans=spans, types=types))).golds == golds
 
 
-def test_a_context_of_one_text():
+def test_a_context_of_one_text_and_a_whole_prompt():
   got = read(dict(id=3, question="Who?", context="It was Ann.", answer=["Ann"], hop=2))
   assert (got.id, got.question, got.golds, got.meta) == ("3", "Who?", ("Ann",), dict(hop=2))
   assert [(p.title, p.text) for p in got.passages] == [("", "It was Ann.")] and got.supporting == ()
-
-
-def test_a_whole_prompt():
   got = read(dict(prompt="It was Ann.\n\nWho was it?", answer="Ann", split="a"))
   assert (got.id, got.golds, got.meta) == ("set-0", ("Ann",), dict(split="a", prompt=True))
   assert got.question == got.passages[0].text == "It was Ann.\n\nWho was it?"
@@ -193,10 +171,8 @@ MS_MARCO = dict(
 
 
 DOCUMENT = lambda name: dict(docid=name, text="long", url="http://x")
-BROWSECOMP = dict(
-  query_id="769", query="Which?", answer="That.", gold_docs=[DOCUMENT("7")],
-  evidence_docs=[DOCUMENT("5"), DOCUMENT("7")],
-)  # fmt: skip
+BROWSECOMP = dict(query_id="769", query="Which?", answer="That.", gold_docs=[DOCUMENT("7")])
+BROWSECOMP |= dict(evidence_docs=[DOCUMENT("5"), DOCUMENT("7")])
 
 
 def test_browsecomp_plus():
@@ -214,25 +190,22 @@ def test_ms_marco():
   assert (silent.supporting, silent.hops, silent.meta["answerable"]) == ((), None, False)
 
 
-@pytest.mark.parametrize(
-  ("row", "message"),
-  [
-    (dict(HOTPOT, context=[["Rome", "one sentence"]]), r"context\[0\]"), (dict(HOTPOT, context="[1"), "not JSON"),
-    (dict(HOTPOT, context=3), "'context' must be a list"), (dict(HOTPOT, answer=None), "'answer' must hold"),
-    (dict(HOTPOT, supporting_facts=[["Rome"]]), "sentence number"),
-    (dict(HOTPOT, supporting_facts=[["Rome", "0"]]), "sentence number"),
-    (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
-    (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
-    (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
-    (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
-    (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
-    (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
-    (dict(MS_MARCO, answers=[]), "'answers' must hold"),
-    (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of the same length"),
-    (dict(MS_MARCO, passages=[]), "'passages' must be an object"),
-    (dict(BROWSECOMP, gold_docs=["encrypted"]), "'gold_docs' must be a list of documents"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "message"), [
+  (dict(HOTPOT, context=[["Rome", "one sentence"]]), r"context\[0\]"), (dict(HOTPOT, context="[1"), "not JSON"),
+  (dict(HOTPOT, context=3), "'context' must be a list"), (dict(HOTPOT, answer=None), "'answer' must hold"),
+  (dict(HOTPOT, supporting_facts=[["Rome"]]), "sentence number"),
+  (dict(HOTPOT, supporting_facts=[["Rome", "0"]]), "sentence number"),
+  (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
+  (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
+  (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
+  (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
+  (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
+  (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
+  (dict(MS_MARCO, answers=[]), "'answers' must hold"),
+  (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of the same length"),
+  (dict(MS_MARCO, passages=[]), "'passages' must be an object"),
+  (dict(BROWSECOMP, gold_docs=["encrypted"]), "'gold_docs' must be a list of documents"),
+])  # fmt: skip
 def test_bad_rows(row, message):
   with pytest.raises(ValueError, match=message):
     read(row)

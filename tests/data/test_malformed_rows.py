@@ -20,11 +20,8 @@ ROWS = (
   dict(question="Q?", golden_answers=["a"], metadata=dict(context=good.HOTPOT["context"], supporting_facts=good.FACTS)),
   dict(id="2", question="Q?", answer="x", answer_aliases=["y"], paragraphs=PARAGRAPHS, question_decomposition=STEPS),
   dict(question="Q?", passage="A text.", answers_spans=dict(spans=["A"], types=["span"]), query_id="1"),
-  dict(
-    query="q", query_id=1, answers=["x"],
-    passages=dict(passage_text=["a"], is_selected=[1], url=["u"]),
-    query_type="NUMERIC",
-  ),
+  dict(query="q", query_id=1, answers=["x"], query_type="NUMERIC",
+       passages=dict(passage_text=["a"], is_selected=[1], url=["u"])),
   dict(query_id="1", query="q", answer="x", evidence_docs=[dict(docid="1")], gold_docs=[dict(docid="1")]),
   good.LONGBENCH, dict(question="Q?", answer="x", context="One text."), dict(prompt="A whole prompt", answer="x"),
   dict(question="Q?", answer=["x"]),
@@ -65,16 +62,13 @@ def test_odd_values_anywhere_are_read_or_refused():
   assert 500 < refused < 2900  # many are refused, and some odd values mean nothing
 
 
-@pytest.mark.parametrize(
-  ("line", "said"),
-  [
-    (json.dumps(dict(good.HOTPOT, context=[5])), r"'context\[0\]' must be a title and a list"),
-    (json.dumps(dict(good.HOTPOT, supporting_facts=[5])), "'supporting_facts' must be a list"),
-    (f'{{"question": "Q?", "answer": "x", "n": {"9" * 5000}}}', "not JSON.*4300 digits"),
-    ('{"question": "Q?", "answer": "x", "answer": "y"}', "the name 'answer' occurs twice"),
-    ('{"question": "Q?", "answer": "x", "meta": ' + "[" * 100_000, "not JSON"),
-  ],
-)
+@pytest.mark.parametrize(("line", "said"), [
+  (json.dumps(dict(good.HOTPOT, context=[5])), r"'context\[0\]' must be a title and a list"),
+  (json.dumps(dict(good.HOTPOT, supporting_facts=[5])), "'supporting_facts' must be a list"),
+  (f'{{"question": "Q?", "answer": "x", "n": {"9" * 5000}}}', "not JSON.*4300 digits"),
+  ('{"question": "Q?", "answer": "x", "answer": "y"}', "the name 'answer' occurs twice"),
+  ('{"question": "Q?", "answer": "x", "meta": ' + "[" * 100_000, "not JSON"),
+])  # fmt: skip
 def test_the_file_and_the_line_are_named(tmp_path, line, said):
   lines = [json.dumps(dict(question="Q?", answer="x")), line]
   (tmp_path / "set.jsonl").write_text("\n".join(lines))

@@ -13,12 +13,10 @@ from ragrl_jax.structs import Example, Passage
 
 PROMPT = "Answer the given question. Question: in tags. Question: who wrote it?\n"
 VERL = dict(
-  data_source="nq",
-  prompt=[dict(role="system", content="Be brief."), dict(role="user", content=PROMPT)],
-  ability="fact-reasoning",
-  reward_model=dict(style="rule", ground_truth=dict(target=["Ann", "A. Lee"])),
+  data_source="nq", prompt=[dict(role="system", content="Be brief."), dict(role="user", content=PROMPT)],
+  ability="fact-reasoning", reward_model=dict(style="rule", ground_truth=dict(target=["Ann", "A. Lee"])),
   extra_info=dict(split="train", index=7),
-)
+)  # fmt: skip
 
 
 def parquet(path, rows):
@@ -71,22 +69,18 @@ def test_a_file_of_verl(tmp_path):
 @pytest.mark.parametrize("truth", ["72", ["72"], dict(target="72"), dict(target=["72"])])
 def test_ground_truths_of_verl(truth):
   row = {**VERL, "reward_model": dict(ground_truth=truth)}
-  assert layouts.example(row, identity="a-0", source="a").golds == ("72",)
   as_text = {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in row.items()}
-  assert layouts.example(as_text, identity="a-0", source="a").golds == ("72",)
+  for one in (row, as_text):
+    assert layouts.example(one, identity="a-0", source="a").golds == ("72",)
 
 
-@pytest.mark.parametrize(
-  ("change", "said"),
-  [
-    (dict(reward_model=dict(ground_truth="")), "'reward_model.ground_truth' must hold at least one answer"),
-    (dict(reward_model=None), "'reward_model.ground_truth' must hold at least one answer"),
-    (dict(reward_model="[1"), "'reward_model' is text, but not JSON"),
-    (dict(prompt=[dict(role="system", content="x")]), "'content' must be text"),
-    (dict(prompt="who?"), "'prompt' is text, but not JSON"),
-    (dict(extra_info=[1]), "'extra_info' must be an object"),
-  ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+  (dict(reward_model=dict(ground_truth="")), "'reward_model.ground_truth' must hold at least one answer"),
+  (dict(reward_model=None), "'reward_model.ground_truth' must hold at least one answer"),
+  (dict(reward_model="[1"), "'reward_model' is text, but not JSON"),
+  (dict(prompt=[dict(role="system", content="x")]), "'content' must be text"),
+  (dict(prompt="who?"), "'prompt' is text, but not JSON"), (dict(extra_info=[1]), "'extra_info' must be an object"),
+])  # fmt: skip
 def test_faults_of_verls_rows(tmp_path, change, said):
   (tmp_path / "a.jsonl").write_text(json.dumps({**VERL, **change}) + "\n")
   with pytest.raises(ValueError, match=f"a.jsonl:1: {said}"):

@@ -13,11 +13,9 @@ GOOD = dict(id="q1", question="Who?", answers=["Me"])
 
 
 def put(path, *rows):
-  text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
-  if path.suffix == ".gz":
-    path.write_bytes(gzip.compress(text.encode()))
-  else:
-    path.write_text(text)
+  text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows).encode()
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
   return path
 
 
@@ -35,8 +33,7 @@ def test_what_is_written_is_read(tmp_path, name):
 
 
 def test_turns_go_to_meta(tmp_path):
-  world = synthetic.build(entities=60, held_out=8)
-  asked = synthetic.questions(world, 2)
+  asked = synthetic.questions(synthetic.build(entities=60, held_out=8), 2)
   turns = [[("model", "a <b> \u2028"), ("environment", "\n\nx")], []]
   writers.write_examples(tmp_path / "a.jsonl.gz", asked, turns=turns)
   got = read(tmp_path / "a.jsonl.gz")
@@ -93,21 +90,14 @@ def test_a_passage_may_have_the_id_0():
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
-  for name in ("nq", "triviaqa"):
-    (tmp_path / name).mkdir()
-    put(tmp_path / name / "test.jsonl", GOOD)
-  nq, triviaqa = tmp_path / "nq" / "test.jsonl", tmp_path / "triviaqa" / "test.jsonl"
+  nq, triviaqa = (put(tmp_path / name / "test.jsonl", GOOD) for name in ("nq", "triviaqa"))
   assert [e.source for e in read(f"{nq},{triviaqa}")] == ["nq/test", "triviaqa/test"]
   assert [e.source for e in read(nq)] == ["test"]
   with pytest.raises(ValueError, match="occurs twice, first at"):  # one file, named in two ways
     read(f"{nq},{tmp_path}/nq/../nq/test.jsonl")
-  (tmp_path / "old" / "nq").mkdir(parents=True)
   third = put(tmp_path / "old" / "nq" / "test.jsonl", GOOD)  # where folders have the same name, too
-  assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == [
-    f"{tmp_path.name}/nq/test",
-    "old/nq/test",
-    "triviaqa/test",
-  ]
+  names = [f"{tmp_path.name}/nq/test", "old/nq/test", "triviaqa/test"]
+  assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == names
   with pytest.raises(ValueError, match="occurs twice, first at"):  # rows may name a source of their own
     read(f"{put(tmp_path / 'a.jsonl', dict(GOOD, source='x'))},{put(tmp_path / 'b.jsonl', dict(GOOD, source='x'))}")
 
@@ -142,29 +132,24 @@ def test_max_examples_stops_reading(tmp_path):
   assert len(read(path, max_examples=1)) == 1
 
 
-@pytest.mark.parametrize(
-  ("row", "message"),
-  [
-    ("{not json\n", "not JSON"),
-    ("[1, 2]\n", "a row must be a JSON object, this is a list"),
-    ("null\n", "this is null"), ("true\n", "true or false"), (dict(GOOD, id="q0"), "occurs twice, first at"),
-    (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
-    (dict(GOOD, answers=["", "x"]), "each of them text"), (dict(GOOD, answers=[1]), "each of them text"),
-    (dict(GOOD, question="  "), "'question' must be text"), (dict(GOOD, id=True), "'id' must be text or a number"),
-    (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
-    (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
-    (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
-    (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
-    (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
-    (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
-    (dict(GOOD, hops="two"), "'hops' must be a whole number"),
-    (dict(GOOD, meta=[]), "'meta' must be an object"),
-    (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
-    (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
-    (dict(id="q1", query="Who?"), "has an unknown layout"),
-    ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "not valid Unicode"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "message"), [
+  ("{not json\n", "not JSON"), ("[1, 2]\n", "a row must be a JSON object, this is a list"),
+  ("null\n", "this is null"), ("true\n", "true or false"), (dict(GOOD, id="q0"), "occurs twice, first at"),
+  (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
+  (dict(GOOD, answers=["", "x"]), "each of them text"), (dict(GOOD, answers=[1]), "each of them text"),
+  (dict(GOOD, question="  "), "'question' must be text"), (dict(GOOD, id=True), "'id' must be text or a number"),
+  (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
+  (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
+  (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
+  (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
+  (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
+  (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
+  (dict(GOOD, hops="two"), "'hops' must be a whole number"), (dict(GOOD, meta=[]), "'meta' must be an object"),
+  (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
+  (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
+  (dict(id="q1", query="Who?"), "has an unknown layout"),
+  ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "not valid Unicode"),
+])  # fmt: skip
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
   path = put(tmp_path / "bad.jsonl.gz", dict(GOOD, id="q0"), "\n", row)
   with pytest.raises(ValueError, match=rf"bad\.jsonl\.gz:3.*{message}"):
@@ -174,16 +159,12 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
 FAULTY = [json.dumps(row) for row in (GOOD, dict(GOOD, id="q2", answers=[]))]
 
 
-@pytest.mark.parametrize(
-  ("text", "message"),
-  [
-    (f"[{FAULTY[0]}, {FAULTY[1]}]", r"a\.json:1 \(row 2\).*at least one answer"),
-    (f"[\n{FAULTY[0]}\n,\n\n\n{FAULTY[1]}\n]", r"a\.json:6 \(row 2\)"),
-    (f"[{FAULTY[0]} {FAULTY[0]}]", "row 1.*after a row"),
-    (f"[{FAULTY[0]},", "row 2.*not JSON"),
-    (f"[{FAULTY[0]}]\n[{json.dumps(dict(GOOD, id='q2'))}]", "after the array's ']' there must be nothing"),
-  ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+  (f"[{FAULTY[0]}, {FAULTY[1]}]", r"a\.json:1 \(row 2\).*at least one answer"),
+  (f"[\n{FAULTY[0]}\n,\n\n\n{FAULTY[1]}\n]", r"a\.json:6 \(row 2\)"),
+  (f"[{FAULTY[0]} {FAULTY[0]}]", "row 1.*after a row"), (f"[{FAULTY[0]},", "row 2.*not JSON"),
+  (f"[{FAULTY[0]}]\n[{json.dumps(dict(GOOD, id='q2'))}]", "after the array's ']' there must be nothing"),
+])  # fmt: skip
 def test_a_bad_row_of_an_array(tmp_path, text, message):
   with pytest.raises(ValueError, match=message):
     read(put(tmp_path / "a.json", text))
@@ -197,10 +178,9 @@ BROKEN = {
   "cut.jsonl.gz": (WHOLE[: len(WHOLE) // 2], r"cut\.jsonl\.gz:\d+: the compressed file is broken"),
   "plain.jsonl.gz": (LINE, "compressed file is broken"),
   "latin.jsonl": (LINE + b"\n\xff\n", r"latin\.jsonl:2: not UTF-8"),
-  "deep.jsonl": (b"[" * 200_000 + b"\n", r"deep\.jsonl:1: not JSON"),
-  "empty.jsonl": (b"\n", "no questions"),
+  "deep.jsonl": (b"[" * 200_000 + b"\n", r"deep\.jsonl:1: not JSON"), "empty.jsonl": (b"\n", "no questions"),
   "a.xlsx": (b"x", "convert the file"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -236,7 +216,6 @@ def test_a_hub_without_an_answer_is_asked_once(tmp_path, monkeypatch, capsys):
     read("hf:owner/no_such_set//train")
   assert time.monotonic() - began < 10 and not constants.HF_HUB_OFFLINE
   assert capsys.readouterr().err == "hf:owner/no_such_set//train: asks http://127.0.0.1:1\n"
-  (tmp_path / "set").mkdir()
   put(tmp_path / "set" / "train.jsonl", "{}")
   for there in ("set", "set/train.jsonl"):
     with pytest.raises(ValueError, match=f"{there} is here: name it without hf:"):
@@ -250,7 +229,6 @@ def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
 
   monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
   folder = tmp_path / "mini"
-  folder.mkdir()
   row = lambda i, *golds: dict(id=f"t{i}", question=f"Q{i}?", golden_answers=golds, metadata=dict(level="hard"))
   put(folder / "train.jsonl", *(row(i, f"a{i}", "b") for i in (0, 1)))
   got = read(f"hf:{folder}//train")

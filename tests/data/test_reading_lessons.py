@@ -117,15 +117,10 @@ def test_cues_tell_how_to_reply():
     assert all(text.endswith("?" + cue) for owner, text in lesson.turns if owner == ENVIRONMENT)
 
 
-@pytest.mark.parametrize(
-  "wrong, said",
-  [
-    (dict(passages=(2, 8), kinds={3: 1.0}), "at least 3"),
-    (dict(passages=(9, 8)), "at least"),
-    (dict(kinds={4: 1.0}), "4 must be 1, 2 or 3 hops"),
-    (dict(replies={"long": 1.0}), "'long' must be one of"),
-  ],
-)
+@pytest.mark.parametrize("wrong, said", [
+  (dict(passages=(2, 8), kinds={3: 1.0}), "at least 3"), (dict(passages=(9, 8)), "at least"),
+  (dict(kinds={4: 1.0}), "4 must be 1, 2 or 3 hops"), (dict(replies={"long": 1.0}), "'long' must be one of"),
+])  # fmt: skip
 def test_impossible_courses_are_refused(wrong, said):
   with pytest.raises(ValueError, match=said):
     lessons.Course(**(dict(passages=(4, 8)) | wrong))

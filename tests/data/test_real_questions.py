@@ -23,9 +23,8 @@ def test_every_row_is_read(path):
   for row, example in zip(rows, examples):
     assert (example.id, example.question) == (row["id"], row["question"])
     assert list(example.golds) == list(dict.fromkeys(row["answers"]))
-    assert [(p.id, p.title, p.text) for p in example.passages] == [
-      (p["id"], p["title"], p["text"]) for p in row["passages"]
-    ]
+    given = [(p["id"], p["title"], p["text"]) for p in row["passages"]]
+    assert [(p.id, p.title, p.text) for p in example.passages] == given
     assert list(example.supporting) == row["supporting"]
     for place, sentence in example.evidence:
       assert sentence in example.passages[place].text

@@ -20,9 +20,8 @@ def test_only_known_gold_passages_are_marked():
   assert questions.marked(example(**both)).supporting == ()  # Oslo is in a passage, but no one says that it supports
   assert questions.marked(example(**both, meta=dict(gold_ids=[2]))).supporting == (1,)
   lost = structs.Passage("x", "norway", "An older text of the article.")
-  found = questions.marked(
-    example(**both, meta={episodes.GOLDS: (lost,)}, evidence=((0, OSLO.text), (0, "In no passage.")))
-  )
+  evidence = ((0, OSLO.text), (0, "In no passage."))
+  found = questions.marked(example(**both, meta={episodes.GOLDS: (lost,)}, evidence=evidence))
   assert found.supporting == (1,) and found.evidence == ((1, OSLO.text),)
 
 

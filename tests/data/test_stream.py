@@ -50,9 +50,6 @@ def test_impossible_draws_are_refused(size, cursor, count):
     Stream(size, seed=0).draw(cursor, count)
 
 
-# ---- two sets -------------------------------------------------------------------------------------------------------
-
-
 def mixture(share, *, seed=0):
   return Mixture(10, 1000, share=share, prompts_per_step=2000, seed=seed)
 
@@ -75,9 +72,6 @@ def test_a_mixtures_draw_depends_on_seed_and_number_alone():
     assert [which for _, which in other] != [which for _, which in whole]
   with pytest.raises(ValueError, match="config.data.hard"):
     Mixture(3, 0, share=half, prompts_per_step=1, seed=0)
-
-
-# ---- parts of a set -------------------------------------------------------------------------------------------------
 
 
 EXAMPLES = [Example(str(number), "?", ("a",)) for number in range(101)]

@@ -143,14 +143,11 @@ def test_questions_from_memory_are_marked():
       assert example.golds != (WORLD.memory[step["subject"], step["relation"]],)
 
 
-@pytest.mark.parametrize(
-  ("wrong", "message"),
-  [
-    (dict(part="test"), "held_out"), (dict(mix={4: 1}), "1, 2 or 3"), (dict(mix={1: 0}), "positive"),
-    (dict(mix={}), "positive"), (dict(difficulty="medium"), "easy"),
-    (dict(mix={3: 1}, passages=2), "at least as many"), (dict(passages=100_000), "too few passages"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wrong", "message"), [
+  (dict(part="test"), "held_out"), (dict(mix={4: 1}), "1, 2 or 3"), (dict(mix={1: 0}), "positive"),
+  (dict(mix={}), "positive"), (dict(difficulty="medium"), "easy"),
+  (dict(mix={3: 1}, passages=2), "at least as many"), (dict(passages=100_000), "too few passages"),
+])  # fmt: skip
 def test_impossible_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     synthetic.questions(WORLD, 3, **wrong)

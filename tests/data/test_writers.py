@@ -25,21 +25,15 @@ def test_a_file_that_is_read_or_named_twice_is_refused(tmp_path, monkeypatch):
 ENDPOINTS = [f"--{who}_{what}=x" for who in ("reasoner", "inserter") for what in ("url", "model")]
 
 
-@pytest.mark.parametrize(
-  "command, data, out, more",
-  [
-    ("split", "q.jsonl", "q.jsonl", ["--out=other.jsonl"]),
-    ("split", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
-    ("make-arena-sft", "q.jsonl", "q.jsonl", []),
-    ("demonstrate", "q.jsonl", "q.jsonl", ["--config=arena"]),
-    ("make-lear-generator", "q.jsonl", "q.jsonl", []),
-    ("retrieve", "q.jsonl", "q.jsonl", ["--index=none"]),
-    ("make-lear-generator", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),
-    ("make-rejection-sft", "q.jsonl", "q.jsonl", ["--results=."]),
-    ("make-care-sft", "q.jsonl", "q.jsonl", ["--answers=answers", *ENDPOINTS]),
-    ("make-lear-sft", "answerable.jsonl.gz", ".", []),
-  ],
-)
+@pytest.mark.parametrize("command, data, out, more", [
+  ("split", "q.jsonl", "q.jsonl", ["--out=other.jsonl"]), ("split", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
+  ("make-arena-sft", "q.jsonl", "q.jsonl", []), ("demonstrate", "q.jsonl", "q.jsonl", ["--config=arena"]),
+  ("make-lear-generator", "q.jsonl", "q.jsonl", []), ("retrieve", "q.jsonl", "q.jsonl", ["--index=none"]),
+  ("make-lear-generator", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),
+  ("make-rejection-sft", "q.jsonl", "q.jsonl", ["--results=."]),
+  ("make-care-sft", "q.jsonl", "q.jsonl", ["--answers=answers", *ENDPOINTS]),
+  ("make-lear-sft", "answerable.jsonl.gz", ".", []),
+])  # fmt: skip
 def test_the_commands_keep_their_inputs(tmp_path, command, data, out, more):
   for name in ("q.jsonl", "predictions.jsonl", "answerable.jsonl.gz"):
     writers.write_examples(tmp_path / name, ASKED)

@@ -1,17 +1,14 @@
 """Verdicts on disk: each is asked for once, and a kill of the writer leaves no broken verdict."""
 
 import concurrent.futures
-import os
-import pathlib
+import contextlib
+import itertools
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 
-import cache_child
 import pytest
+from forks import FORKS
 
 from ragrl_jax.judging import judge_api
 from ragrl_jax.judging.judge_api import Cached
@@ -48,6 +45,8 @@ def test_verdicts_are_stored_by_judge_and_text(tmp_path):
   made = Cached(first, tmp_path / "v")
   assert made.pace.batch == 7 and len(first.asked) == 2
   assert made.judge([("p", "?")]) == made.judge([("p", "?")]) == [None] and len(first.asked) == 4  # None is not stored
+  pairs = [(f"p\x00\ud800 {i}", "c\n'; DROP TABLE entries; --") for i in range(1200)]  # many, of any text
+  assert made.judge(pairs) == made.judge(pairs)
 
 
 def test_a_failure_stores_the_verdicts_that_were_given(tmp_path):
@@ -60,12 +59,6 @@ def test_a_failure_stores_the_verdicts_that_were_given(tmp_path):
     with pytest.raises(judge_api.JudgeFailed) as failure:
       Cached(Failing(), tmp_path / "v").judge([("p", "old"), ("p", "bad"), new])
     assert failure.value.answered == {new: 0.7, ("p", "old"): 0.001} and failure.value.queries == (("p", "bad"),)
-
-
-def test_many_pairs_and_any_text(tmp_path):
-  pairs = [(f"p\x00\ud800 {i}", "c\n'; DROP TABLE entries; --") for i in range(1200)]
-  made = Cached(Judge(-2.0), tmp_path / "v")
-  assert made.judge(pairs) == made.judge(pairs)
 
 
 def test_the_first_verdict_is_kept(tmp_path):
@@ -89,30 +82,40 @@ def test_many_threads_and_two_runs_share_a_file(tmp_path):
   assert all(verdicts == said[0] for verdicts in said)
 
 
-@pytest.mark.slow  # an interpreter that imports JAX
+def judge_for_ever(file, start, said):
+  """Judges numbered claims, ten at a time, and says up to which number all are stored."""
+  disk_cache._BUSY_S = 60.0  # what is said must already be stored
+  judge = Judge()
+  judge.judge = lambda pairs: [float(int(claim) % 2) for _, claim in pairs]
+  made = Cached(judge, file)
+  for number in itertools.count(start, 10):
+    made.judge([("p", str(number + i)) for i in range(10)])
+    said.send(number + 10)
+
+
+@pytest.mark.slow  # the first fork waits for a server that imports JAX
 def test_two_killed_writers_leave_complete_verdicts(tmp_path):
-  file, told = tmp_path / "v", {0: 0, 100_000: 100_000}
-  words = [sys.executable, "-W", "ignore", cache_child.__file__, str(file), *map(str, told)]
-  path = dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2]))
-  how = dict(stdout=subprocess.PIPE, text=True, start_new_session=True)
-  child = subprocess.Popen(words, env=os.environ | path, **how)
-  while min(number - start for start, number in told.items()) < 50:
-    start, number = map(int, child.stdout.readline().split(":"))
-    told[start] = number
-  os.killpg(child.pid, signal.SIGKILL)
-  child.communicate()
+  file, writers = tmp_path / "v", {}
+  for start in (0, 100_000):
+    pipe, said = FORKS.Pipe(duplex=False)
+    writers[start] = pipe, FORKS.Process(target=judge_for_ever, args=(file, start, said), daemon=True)
+    writers[start][1].start()
+    said.close()
+  told = {start: next(n for n in iter(pipe.recv, None) if n - start >= 50) for start, (pipe, _) in writers.items()}
+  for _, writer in writers.values():
+    writer.kill()
+  for start, (pipe, writer) in writers.items():
+    writer.join()
+    with contextlib.suppress(EOFError):
+      while True:  # what was said just before the kill is stored, too
+        told[start] = pipe.recv()
   connection = sqlite3.connect(file)
   assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
   rows = connection.execute("SELECT COUNT(*) FROM entries").fetchone()[0]
   connection.close()
   assert rows >= sum(number - start for start, number in told.items()) and rows % 10 == 0
-
-  class Never(cache_child.Judge):
-    def judge(self, pairs):
-      raise AssertionError(f"{pairs} was kept")
-
-  pairs = [("p", str(n)) for start, end in told.items() for n in range(start, end)]
-  assert Cached(Never(), file).judge(pairs) == [float(int(claim) % 2) for _, claim in pairs]
+  pairs, never = [("p", str(n)) for start, end in told.items() for n in range(start, end)], Judge()
+  assert Cached(never, file).judge(pairs) == [float(int(claim) % 2) for _, claim in pairs] and never.asked == []
 
 
 # ---- damage to the file ----------------------------------------------------------------------------------------------
@@ -135,8 +138,7 @@ def truthful(file):
   return Cached(judge, file).judge(PAIRS)
 
 
-def flipped(raw, place):
-  return raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
+flipped = lambda raw, place: raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
 
 
 def asked_for_all(file):

@@ -6,10 +6,9 @@ import pytest
 
 from ragrl_jax import judging
 from ragrl_jax.judging import judge_api, lexical
-from ragrl_jax.settings import Judge
+from ragrl_jax.settings import Judge as settings
 
-settings = Judge
-STEPS = ("information_think", "think_search")
+STEPS, LLM = ("information_think", "think_search"), settings(kind="llm", model="m", endpoint="http://localhost:1")
 
 
 def test_each_asks_once_for_what_needs_asking():
@@ -29,12 +28,9 @@ def test_only_pairs_of_strings_are_accepted(wrong):
     judge_api.checked(wrong)
 
 
-def test_right_answers_as_a_premise():
+def test_right_answers_as_a_premise_and_thresholds():
   golds = ["Paris", "City of\n Light ", "", "Lutetia"]
   assert judge_api.golds(judge_api.references(golds)) == ["Paris", "City of Light", "Lutetia"]
-
-
-def test_threshold():
   assert [judge_api.graded(0.5, 0.5), judge_api.graded(0.49, 0.5), judge_api.graded(0.3, 0.0)] == [1.0, 0.0, 0.3]
   with pytest.raises(ValueError, match="config.judge.threshold"):
     judge_api.in_range(1.5)
@@ -60,7 +56,7 @@ def test_load_refuses():
 
 
 def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
-  llm = settings(kind="llm", model="m", endpoint="http://localhost:1", prompt="correctness")
+  llm = dataclasses.replace(LLM, prompt="correctness")
   of = lambda base, by_term: judging.of_steps(base, by_term, STEPS).items()
   named = lambda base, **by_term: {term: judge.describe()["prompt"] for term, judge in of(base, by_term)}
   assert named(llm) == dict(information_think="information_think", think_search="think_search")
@@ -76,7 +72,7 @@ def test_a_wording_belongs_to_its_question(tmp_path):
   mine, other = (f"file:{tmp_path / name}" for name in ("it.txt", "ts.txt"))
   (tmp_path / "it.txt").write_text("Considered? {premise} {claim}", encoding="utf-8")
   (tmp_path / "ts.txt").write_text("Based on? {premise} {claim}", encoding="utf-8")
-  llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=mine)
+  llm = dataclasses.replace(LLM, wording=mine)
   terms = (*STEPS, "think_answer")
   used = lambda base, terms=terms, **by_term: {
     term: (its.prompt, its.wording) for term, its in judging.chosen(base, by_term, terms).items()
@@ -106,7 +102,7 @@ def test_a_wording_belongs_to_its_question(tmp_path):
 def test_a_folder_has_a_wording_for_each_question(tmp_path):
   for name in STEPS:
     (tmp_path / f"{name}.txt").write_text(f"{name}: {{premise}} {{claim}}", encoding="utf-8")
-  llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=f"file:{tmp_path}")
+  llm = dataclasses.replace(LLM, wording=f"file:{tmp_path}")
   judges = judging.of_steps(llm, {}, STEPS)
   said = {term: judge._prompt.messages("P", "C")[0]["content"] for term, judge in judges.items()}
   assert said == dict(information_think="information_think: P C", think_search="think_search: P C")

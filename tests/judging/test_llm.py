@@ -139,16 +139,13 @@ def test_answers_without_a_verdict_are_none_and_not_retried_and_the_first_is_log
   assert len(server.asked) == 2 and len(caplog.records) == 1 and why in caplog.text
 
 
-def test_a_slow_server_is_given_up_within_the_deadline():
+def test_a_slow_server_is_given_up_within_the_deadline_and_none_after_the_retries():
   with serving(lambda messages, n: (300.0, "1")) as (endpoint, server):
     began = time.monotonic()
     with pytest.raises(judge_api.JudgeFailed, match="NoAnswerInTime"):
       judge(endpoint, timeout_s=0.2, retries=2).judge([("p", "c")])
     assert time.monotonic() - began < 100
   assert len(server.asked) <= 3
-
-
-def test_no_server_at_the_address():
   with pytest.raises(judge_api.JudgeFailed, match="after 2 calls.*Connection"):
     judge("http://127.0.0.1:9/v1", retries=1).judge([("p", "c")])
 

@@ -18,14 +18,12 @@ from ragrl_jax.settings import Judge
 PREMISE, CLAIM = "The Rhine  passes\nBasel and Cologne.", "it flows through Cologne"
 
 
-@pytest.fixture(scope="module")
-def t5_folder(tmp_path_factory):
-  return judge_folders.t5(tmp_path_factory.mktemp("t5"))
+def made_once(make):
+  return pytest.fixture(scope="module")(lambda tmp_path_factory: make(tmp_path_factory.mktemp("judge")))
 
 
-@pytest.fixture(scope="module")
-def decoder_folder(tmp_path_factory):
-  return judge_folders.decoder(tmp_path_factory.mktemp("decoder"))
+t5_folder = made_once(judge_folders.t5)
+decoder_folder = made_once(judge_folders.decoder)
 
 
 def share(logits, yes, no):

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import json
+import threading
 import time
 
 import httpx
@@ -73,12 +74,15 @@ def hangs(task):
   time.sleep(60)
 
 
+FREE = threading.Event()  # ends these two
+
+
 def sleeps(task):
-  time.sleep(1.5)
+  FREE.wait(120)
 
 
 async def never_awaits(task):
-  time.sleep(1.5)
+  FREE.wait(120)
 
 
 async def at_once(task):

@@ -177,7 +177,7 @@ def unknown(what: "Nowhere"):  # the annotation cannot be read
 
 async def never_awaits(seconds: float) -> str:
   """Blocks the event loop of the tools."""
-  time.sleep(seconds)
+  WAITS.sleeps(seconds)
   return "done"
 
 

@@ -1,7 +1,7 @@
 """What follows a model's turn is rendered alone, and the whole is what the template renders at once."""
 
 import pytest
-import small_tokenizers
+import small_tokenizers as small
 
 from ragrl_jax.prompting.chat import Appender, Rewritten
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
@@ -15,21 +15,18 @@ FOUND, AGAIN = {"role": "tool", "content": "Kormin.\n<|im_start|>"}, {"role": "u
 
 
 def tokenizer_of(folder, template, **how):
-  return HuggingFaceTokenizer(small_tokenizers.byte_level(folder, template=template), **how)
+  return HuggingFaceTokenizer(small.byte_level(folder, template=template), **how)
 
 
 @pytest.mark.parametrize("markers", ["template", "own"])
-@pytest.mark.parametrize(
-  "template", [small_tokenizers.CHATML, small_tokenizers.QWEN_TOOLS, small_tokenizers.CODER_TOOLS]
-)
+@pytest.mark.parametrize("template", [small.CHATML, small.QWEN_TOOLS, small.CODER_TOOLS])
 @pytest.mark.parametrize("more", [[AGAIN], [FOUND], [FOUND, FOUND, AGAIN]])
 def test_prompt_reply_and_the_rest_are_the_whole_rendering(tmp_path, template, markers, more):
   tokenizer = tokenizer_of(tmp_path, template, markers=markers)
-  tools = TOOLS if template != small_tokenizers.CHATML and markers == "template" else ()
+  tools = TOOLS if template != small.CHATML and markers == "template" else ()
   for said in (SAID, CALLED) if tools else (SAID,):
     kept = [ASKED, said]
-    prompt = tokenizer.render([ASKED], tools) if tools else tokenizer.render([ASKED])
-    whole = tokenizer.render([*kept, *more], tools) if tools else tokenizer.render([*kept, *more])
+    prompt, whole = (tokenizer.render(asked, tools or None) for asked in ([ASKED], [*kept, *more]))
     opened = tokenizer.template([ASKED], open_turn=True, tools=tools or None)
     closed = tokenizer.template(kept, open_turn=False, tools=tools or None)
     reply = tokenizer.encode_template(closed[len(opened) :].removesuffix("<|im_end|>\n"))
@@ -43,13 +40,12 @@ def test_prompt_reply_and_the_rest_are_the_whole_rendering(tmp_path, template, m
 
 
 def test_texts_without_markers_are_joined():
-  appender, tokenizer = Appender(ByteTokenizer()), ByteTokenizer()
-  new = appender.after([ASKED, SAID, AGAIN], 2, ended=True)
-  assert tokenizer.decode(new) == "\n\nAnd\n\nTolper?"
+  new = Appender(ByteTokenizer()).after([ASKED, SAID, AGAIN], 2, ended=True)
+  assert ByteTokenizer().decode(new) == "\n\nAnd\n\nTolper?"
 
 
 def test_a_template_that_rewrites_is_told_of(tmp_path):
-  tokenizer = tokenizer_of(tmp_path, small_tokenizers.FORGETFUL)
+  tokenizer = tokenizer_of(tmp_path, small.FORGETFUL)
   thought = {"role": "assistant", "content": "<think>x</think>Yes."}
   with pytest.raises(Rewritten, match="earlier turns differently"):
     Appender(tokenizer).after([ASKED, thought, AGAIN, SAID, AGAIN], 2, ended=True)
@@ -61,9 +57,8 @@ def test_a_template_that_rewrites_is_told_of(tmp_path):
 @pytest.mark.parametrize("markers", ["template", "own"])
 def test_the_token_with_which_the_markers_end_a_turn_ends_turns(tmp_path, markers, caplog):
   """A base model's folder: ChatML, with <|endoftext|> as EOS. SFT's targets, rollouts and servers take it from here."""
-  generation = {"eos_token_id": None}
-  folder = small_tokenizers.byte_level(tmp_path, generation=generation)
-  small_tokenizers.edit(folder, "tokenizer_config.json", lambda its: its | dict(eos_token="<|endoftext|>"))
+  folder = small.byte_level(tmp_path, generation={"eos_token_id": None})
+  small.edit(folder, "tokenizer_config.json", lambda its: its | dict(eos_token="<|endoftext|>"))
   tokenizer = HuggingFaceTokenizer(folder, markers=markers)
   ids = {name: tokenizer.encode_template(name)[0] for name in ("<|endoftext|>", "<|im_end|>")}
   assert tokenizer.eos_ids == (ids["<|endoftext|>"], ids["<|im_end|>"])
@@ -77,10 +72,9 @@ def test_the_token_with_which_the_markers_end_a_turn_ends_turns(tmp_path, marker
 
 
 def test_a_space_before_eos_belongs_to_the_template(tmp_path):
-  spaced = (
-    "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %} {{ eos_token }}{% endif %}\n{% endfor %}"
-  )
-  appender = Appender(tokenizer := tokenizer_of(tmp_path, spaced))
+  end = "{% if m.role == 'assistant' %} {{ eos_token }}{% endif %}"
+  tokenizer = tokenizer_of(tmp_path, "{% for m in messages %}{{ m.content }}" + end + "\n{% endfor %}")
+  appender = Appender(tokenizer)
   (end,) = tokenizer.encode_template("<|im_end|>")
   assert appender.end_of_turn() == end
   assert end not in appender.after([ASKED, SAID, AGAIN], 2, ended=True)

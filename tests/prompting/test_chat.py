@@ -1,5 +1,7 @@
 """Messages as text, and the templates that are refused."""
 
+import types
+
 import pytest
 import small_tokenizers as small
 
@@ -18,29 +20,16 @@ NO_THOUGHTS = small.CHATML.replace("{{ m.content }}", "{{ m.content.split('</thi
 COUNTING = "{{ messages | length }} turns\n" + small.CHATML
 
 
-class Template:
-  """A tokenizer with the one function that the check uses: messages → text."""
-
-  markers = "template"
-
-  def __init__(self, write):
-    self.write = write
-
-  def template(self, messages, *, open_turn):
-    return self.write(messages) + ("A:" if open_turn else "")
-
-
-def test_plain_text():
+def test_plain_text_needs_no_template():
   assert chat.plain(ASK) == "Be brief.\n\nWho?"
   assert ByteTokenizer().render(ASK) == list(b"Be brief.\n\nWho?")
+  chat.check_append_only(ByteTokenizer())
 
 
 def test_a_model_that_is_not_to_think_begins_behind_an_empty_thought():
-  said = chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"], thinking="off")
-  assert said.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-  plain = chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"])
-  assert said == plain + chat.NO_THOUGHTS
-  assert chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"], thinking="on") == plain
+  own = lambda **how: chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"], **how)
+  assert own(thinking="off").endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+  assert own(thinking="off") == own() + chat.NO_THOUGHTS and own(thinking="on") == own()
 
 
 def test_own_markers_are_the_models_if_it_has_them():
@@ -53,13 +42,10 @@ def test_own_markers_are_the_models_if_it_has_them():
   assert chat.own(ASK[1:], open_turn=False, known=[]) == "user:\nWho?\n\n"
 
 
-def test_braces_in_a_content_are_text():
+def test_braces_in_a_content_are_text_and_control_tokens_are_broken_up():
   # Contents are data and never used as format strings.
   evil = [{"role": "user", "content": "{role} {0} {{ 7 * 7 }} {% raw %}"}]
   assert "{role} {0} {{ 7 * 7 }} {% raw %}" in chat.own(evil, open_turn=True, known=[])
-
-
-def test_control_tokens_in_a_content_are_broken_up():
   told = chat.disarmed([{"role": "user", "content": "a<|im_end|>b<|im_end|>"}], ["<|im_end|>"])
   assert told == [{"role": "user", "content": "a< |im_end|>b< |im_end|>"}]
 
@@ -69,15 +55,12 @@ def test_a_template_that_only_appends_is_accepted(tmp_path, template):
   load_tokenizer(small.byte_level(tmp_path, template=template))
 
 
-@pytest.mark.parametrize(
-  ("template", "says"),
-  [
-    # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
-    (small.FORGETFUL, r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>"),
-    (NO_THOUGHTS, r"rewrites turn 3 \(assistant\) once 3 turns are there"),
-    (COUNTING, r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"),
-  ],
-)
+@pytest.mark.parametrize(("template", "says"), [
+  # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
+  (small.FORGETFUL, r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>"),
+  (NO_THOUGHTS, r"rewrites turn 3 \(assistant\) once 3 turns are there"),
+  (COUNTING, r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"),
+])  # fmt: skip
 def test_a_template_that_rewrites_is_refused_and_the_turn_is_named(tmp_path, template, says):
   with pytest.raises(ValueError, match=f"{says}.*prompting.markers='own'"):
     load_tokenizer(small.byte_level(tmp_path, template=template))
@@ -90,14 +73,11 @@ def test_other_prompt_styles_accept_any_template(tmp_path, settings):
   assert "Who?" in tokenizer.decode(tokenizer.render(ASK))
 
 
-def test_tokenizers_without_a_template_are_accepted():
-  chat.check_append_only(ByteTokenizer())
-
-
 def test_the_check_finds_any_turn_that_changes():
   write = lambda messages: "".join(f"[{m['content'] if m is messages[-1] else m['content'].lower()}]" for m in messages)
+  template = lambda messages, *, open_turn: write(messages) + ("A:" if open_turn else "")
   with pytest.raises(ValueError, match=r"turn 1 \(system\) once 2 turns are there: 'Rules first.*became 'rules first"):
-    chat.check_append_only(Template(write))
+    chat.check_append_only(types.SimpleNamespace(markers="template", template=template))
 
 
 def test_a_role_that_the_template_refuses_is_named(tmp_path):

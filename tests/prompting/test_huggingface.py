@@ -31,16 +31,13 @@ def all_special(settings):
     token["special"] = True
 
 
-def test_ordinary_text_has_the_ids_of_transformers(folder):
-  ids = HuggingFaceTokenizer(folder).encode(TEXT)
+def test_ordinary_text_and_a_prompt_have_the_ids_of_transformers(folder):
+  ours, messages = HuggingFaceTokenizer(folder), [{"role": "user", "content": TEXT}]
+  ids = ours.encode(TEXT)
   assert ids == theirs(folder).encode(TEXT, add_special_tokens=False)
-  assert HuggingFaceTokenizer(folder).decode(ids) == theirs(folder).decode(ids, clean_up_tokenization_spaces=False)
-
-
-def test_a_prompt_has_the_ids_of_transformers(folder):
-  messages = [{"role": "user", "content": TEXT}]
+  assert ours.decode(ids) == theirs(folder).decode(ids, clean_up_tokenization_spaces=False)
   expected = theirs(folder).apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-  assert HuggingFaceTokenizer(folder).render(messages) == expected
+  assert ours.render(messages) == expected
 
 
 def test_a_template_writes_the_same_day_whatever_the_clock_says(tmp_path):
@@ -51,15 +48,11 @@ def test_a_template_writes_the_same_day_whatever_the_clock_says(tmp_path):
   assert theirs(folder).apply_chat_template(messages, tokenize=False) != "26 Jul 2024: Who?"  # the clock's day
 
 
-def test_a_plain_prompt_has_bos_and_the_models_leading_space(llama):
-  ids = HuggingFaceTokenizer(llama).render([{"role": "user", "content": "Kormin"}])
-  assert ids == theirs(llama).encode("Kormin")
-  assert ids[0] == 1  # <s>
-
-
-def test_text_that_continues_gets_no_leading_space(llama):
-  # transformers puts U+2581 before the text. After "<search>" the model would see a space that is not in the text.
+def test_a_plain_prompt_has_bos_and_the_models_leading_space_and_text_that_continues_has_none(llama):
   tokenizer = HuggingFaceTokenizer(llama)
+  ids = tokenizer.render([{"role": "user", "content": "Kormin"}])
+  assert ids == theirs(llama).encode("Kormin") and ids[0] == 1  # <s>
+  # transformers puts U+2581 before the text. After "<search>" the model would see a space that is not in the text.
   assert tokenizer.encode(" Kormin") == theirs(llama).encode("Kormin", add_special_tokens=False)
   assert tokenizer.token_bytes(tokenizer.encode("Kormin")[0])[:1] == b"K"
 
@@ -80,16 +73,14 @@ def test_every_eos_id_of_the_generation_config(tmp_path):
 def test_added_tokens_are_text_and_control_tokens_are_not(folder):
   tokenizer = HuggingFaceTokenizer(folder)
   think = theirs(folder).convert_tokens_to_ids("<think>")
-  assert tokenizer.encode("<think>") == [think]
-  assert tokenizer.token_bytes(think) == b"<think>"
+  assert tokenizer.encode("<think>") == [think] and tokenizer.token_bytes(think) == b"<think>"
   assert tokenizer.control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
 
 
 def test_a_tag_that_the_folder_calls_special_is_text(tmp_path):
   tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, special_tags=("<retrieval>", "</retrieval>")))
   ids = tokenizer.encode("<retrieval>x</retrieval>")
-  assert len(ids) == 3
-  assert tokenizer.decode(ids) == "<retrieval>x</retrieval>"
+  assert len(ids) == 3 and tokenizer.decode(ids) == "<retrieval>x</retrieval>"
 
 
 def test_a_special_tag_that_the_template_writes_around_a_message_is_no_text(gemma):
@@ -109,15 +100,11 @@ def test_a_special_tag_that_the_template_writes_around_a_message_is_no_text(gemm
     assert other.control == tokenizer.control
 
 
-@pytest.mark.parametrize(
-  ("user", "begin", "control"),
-  [
-    ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n", set()),  # Qwen3's, if it thinks
-    ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n", set()),
-    ("<asked>", "\n<said><think>", {"<asked>", "<said>"}),
-    ("{{ raise_exception('no') }}", "", set()),
-  ],
-)
+@pytest.mark.parametrize(("user", "begin", "control"), [
+  ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n", set()),  # Qwen3's, if it thinks
+  ("<|im_start|>user\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n", set()),
+  ("<asked>", "\n<said><think>", {"<asked>", "<said>"}), ("{{ raise_exception('no') }}", "", set()),
+])  # fmt: skip
 def test_tags_that_begin_a_thought_or_a_call_are_text(tmp_path, user, begin, control):
   template = (
     f"{{% for m in messages %}}{user}{{{{ m.content }}}}\n{{% endfor %}}"
@@ -135,8 +122,7 @@ def test_the_published_template_of_qwen3_leaves_thoughts_text(tmp_path):
   folder = small.byte_level(tmp_path, template=small.published_template("qwen3"))
   small.edit(folder, "tokenizer.json", all_special)
   for thinking in ("default", "off"):
-    tokenizer = HuggingFaceTokenizer(folder, thinking=thinking)
-    assert tokenizer.control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
+    assert HuggingFaceTokenizer(folder, thinking=thinking).control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
 
 
 def test_runs_of_spaces_that_are_added_tokens_are_spaces(gemma):
@@ -172,10 +158,16 @@ def test_bytes_of_the_real_vocabulary(tmp_path):
   assert [tokenizer.token_bytes(i) for i in range(len(pieces))] == pieces
 
 
-def test_a_tokenizer_without_eos_is_refused(tmp_path):
+@pytest.mark.parametrize(("file", "text", "says"), [
+  ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": null}',
+   "no EOS id.*Name one as eos_token_id"),
+  ("generation_config.json", '{"eos_token_id": [5, 99999]}', "EOS id 99999, but the tokenizer knows"),
+  ("generation_config.json", '{\n"eos_token_id": 1,,\n}', "generation_config.json:2: not JSON"),
+])  # fmt: skip
+def test_a_folder_without_a_usable_eos_is_refused(file, text, says, tmp_path):
   folder = small.byte_level(tmp_path, generation={})
-  small.edit(folder, "tokenizer_config.json", lambda its: its | dict(eos_token=None))
-  with pytest.raises(ValueError, match="no EOS id.*Name one as eos_token_id"):
+  (folder / file).write_text(text)
+  with pytest.raises(ValueError, match=says):
     HuggingFaceTokenizer(folder)
 
 
@@ -187,21 +179,11 @@ def test_wordpiece_is_refused(tmp_path):
     HuggingFaceTokenizer(folder)
 
 
-def test_unknown_markers_are_refused(folder):
+def test_unknown_markers_and_a_folder_without_a_fast_tokenizer_are_refused(folder, tmp_path):
   with pytest.raises(ValueError, match="'template' or 'own'"):
     HuggingFaceTokenizer(folder, markers="mine")
-
-
-def test_an_eos_id_beyond_the_vocabulary_is_refused(tmp_path):
-  with pytest.raises(ValueError, match="EOS id 99999, but the tokenizer knows"):
-    HuggingFaceTokenizer(small.byte_level(tmp_path, generation=dict(eos_token_id=[5, 99_999])))
-
-
-def test_a_broken_generation_config_is_named_with_its_line(tmp_path):
-  folder = small.byte_level(tmp_path)
-  (folder / "generation_config.json").write_text('{\n"eos_token_id": 1,,\n}')
-  with pytest.raises(ValueError, match=r"generation_config.json:2: not JSON"):
-    HuggingFaceTokenizer(folder)
+  with pytest.raises(ValueError, match="no tokenizer.json"):
+    HuggingFaceTokenizer(tmp_path)
 
 
 def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
@@ -213,8 +195,3 @@ def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
   folder = small._write(tmp_path, unigram, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="</s>"))
   with pytest.raises(ValueError, match="Unigram tokenizer encodes the text '</s>' as a control token"):
     HuggingFaceTokenizer(folder)
-
-
-def test_a_folder_without_a_fast_tokenizer_is_refused(tmp_path):
-  with pytest.raises(ValueError, match="no tokenizer.json"):
-    HuggingFaceTokenizer(tmp_path)

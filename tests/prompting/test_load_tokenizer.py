@@ -56,24 +56,17 @@ def test_missing_tokenizers_are_refused(name, tmp_path, monkeypatch):
 
 @pytest.mark.slow  # starts another Python, which imports
 def test_a_run_without_hugging_face_does_not_import_it():
-  code = (
-    "import sys; from ragrl_jax.prompting.tokenizer import load_tokenizer; load_tokenizer('bytes'); "
-    "sys.exit('transformers' in sys.modules)"
-  )
-  assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+  code = "import sys; from ragrl_jax.prompting import tokenizer; tokenizer.load_tokenizer('bytes')"
+  assert subprocess.run([sys.executable, "-c", f"{code}; sys.exit('transformers' in sys.modules)"]).returncode == 0
 
 
 LLAMA = dict(tokenizer_class="LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-@pytest.mark.parametrize(
-  "told, bos",
-  [
-    (dict(add_bos_token=True), (1,)),
-    (dict(add_bos_token=False), ()),
-    (dict(add_bos_token=True, add_eos_token=True), (1,)),  # no EOS before a reply
-  ],
-)
+@pytest.mark.parametrize("told, bos", [
+  (dict(add_bos_token=True), (1,)), (dict(add_bos_token=False), ()),
+  (dict(add_bos_token=True, add_eos_token=True), (1,)),  # no EOS before a reply
+])  # fmt: skip
 def test_a_sentencepiece_folder_does_what_its_files_declare(told, bos, tmp_path):
   pieces = small.dummy_prefix_sentencepiece(tmp_path / "tokenizer.model")
   added = {"480": dict(content="<|im_end|>", special=True)}
@@ -140,16 +133,13 @@ def test_added_tokens_that_get_no_such_id_or_cannot_be_read_are_refused(tmp_path
 def test_a_model_alone_takes_the_eos_ids_of_its_folder(tmp_path):
   small.small_sentencepiece(tmp_path / "tokenizer.model")  # pad 0, unk 1, bos 2, eos 3
   assert load_tokenizer(tmp_path).eos_ids == (3,) and load_tokenizer(tmp_path).bos == ()
-  (tmp_path / "config.json").write_text(json.dumps(dict(eos_token_id=2)))
-  assert load_tokenizer(tmp_path).eos_ids == (2, 3)
-  (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[0, 3])))
-  assert load_tokenizer(tmp_path).eos_ids == (0, 3)
-  (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id=99)))
-  with pytest.raises(ValueError, match="EOS id 99 .* is no control piece"):
-    load_tokenizer(tmp_path)
-  (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id="</s>")))
-  with pytest.raises(ValueError, match="eos_token_id is '</s>': it must be an id"):
-    load_tokenizer(tmp_path)
+  for name, told, ids in (("config.json", 2, (2, 3)), ("generation_config.json", [0, 3], (0, 3))):
+    (tmp_path / name).write_text(json.dumps(dict(eos_token_id=told)))
+    assert load_tokenizer(tmp_path).eos_ids == ids
+  for told, says in ((99, "EOS id 99 .* is no control piece"), ("</s>", "eos_token_id is '</s>': it must be an id")):
+    (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id=told)))
+    with pytest.raises(ValueError, match=says):
+      load_tokenizer(tmp_path)
 
 
 def test_files_that_disagree_about_bos_are_named(tmp_path, caplog):

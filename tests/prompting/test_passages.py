@@ -17,18 +17,14 @@ def titles_and_texts(found):
   return [(p.title, p.text) for p in found]
 
 
-def test_the_block_of_two_passages():
+def test_the_block_of_two_passages_and_of_none():
   # Search-R1: one line "Doc {i}(Title: …) …" per passage, stripped, between the tags, with two newlines around.
   found = [Passage("9", "Danbel", "Born in Tokyo."), Passage("4", "Kormin (town)", "Two lines\nof text.")]
   assert passages.block(found) == (
     "\n\n<information>Doc 1(Title: Danbel) Born in Tokyo.\n"
     "Doc 2(Title: Kormin (town)) Two lines\nof text.</information>\n\n"
   )
-
-
-def test_an_empty_block():
-  assert passages.block([]) == "\n\n<information></information>\n\n"
-  assert passages.parse_block(passages.block([])) == ()
+  assert passages.block([]) == "\n\n<information></information>\n\n" and passages.parse_block(passages.block([])) == ()
 
 
 def test_a_block_can_be_read_back():
@@ -77,8 +73,7 @@ def test_no_corpus_text_opens_or_closes_a_block(found, limit):
   tokenizer = None if limit is None else ByteTokenizer()
   block = passages.block(found, tokenizer=tokenizer, max_passage_tokens=limit)
   assert ANY_TAG.findall(block) == ["<information>", "</information>"]
-  assert block.startswith("\n\n<information>")
-  assert block.endswith("</information>\n\n")
+  assert block.startswith("\n\n<information>") and block.endswith("</information>\n\n")
 
 
 @hypothesis.settings(max_examples=300, deadline=None)
@@ -94,8 +89,7 @@ def test_any_block_can_be_read_back(found):
 def test_text_that_is_not_a_block():
   for text in [
     "", "x", "<information>", "</information>", "<information>x</information>",
-    "<information>Doc 1(Title: x</information>",
-    "a <information>Doc 1(Title: x) y</information>",
+    "<information>Doc 1(Title: x</information>", "a <information>Doc 1(Title: x) y</information>",
     "<information>Doc 2(Title: x) y</information>",
   ]:  # fmt: skip
     assert passages.parse_block(text) is None
@@ -107,26 +101,21 @@ def test_a_long_passage_is_cut_and_its_neighbours_are_not():
   block = passages.block(found, tokenizer=ByteTokenizer(), max_passage_tokens=20)
   assert titles_and_texts(passages.parse_block(block)) == [("T", "abcd"), ("U", "abcd")]
 
-
-def test_a_cut_leaves_no_partial_character():
-  # Six bytes. The fourth and fifth start a character that a cut after five bytes would split.
-  assert passages.cut("\u6771\u4eac", ByteTokenizer(), 5) == "\u6771"
-  assert passages.cut("\u6771\u4eac", ByteTokenizer(), 6) == "\u6771\u4eac"
-  assert passages.cut("\u6771", ByteTokenizer(), 2) == ""
-
-
-def test_cut_in_the_middle():
-  assert passages.cut_middle("abcdefgh", ByteTokenizer(), 8) == "abcdefgh"
-  assert passages.cut_middle("abcdefgh", ByteTokenizer(), 5) == "abcgh"
-  assert passages.cut_middle("abcdefgh", ByteTokenizer(), 1) == "a"
-  assert passages.cut_middle("ab", ByteTokenizer(), 0) == ""
-  # Three bytes per character, so the 4 bytes at each end hold one whole character.
-  assert passages.cut_middle("\u6771\u4eac\u90fd\u5e02", ByteTokenizer(), 8) == "\u6771\u5e02"
-
-
-def test_a_title_longer_than_the_limit_is_cut_too():
+  # So is a title that is longer than the limit.
   block = passages.block([Passage("a", "A (long) title", "text")], tokenizer=ByteTokenizer(), max_passage_tokens=20)
   assert titles_and_texts(passages.parse_block(block)) == [("A (lon".replace("(", "\uff08"), "")]
+
+
+@pytest.mark.parametrize(("cut", "text", "limit", "left"), [
+  # Six bytes. The fourth and fifth start a character that a cut after five bytes would split.
+  (passages.cut, "\u6771\u4eac", 5, "\u6771"), (passages.cut, "\u6771\u4eac", 6, "\u6771\u4eac"),
+  (passages.cut, "\u6771", 2, ""), (passages.cut_middle, "ab", 0, ""), (passages.cut_middle, "abcdefgh", 8, "abcdefgh"),
+  (passages.cut_middle, "abcdefgh", 5, "abcgh"), (passages.cut_middle, "abcdefgh", 1, "a"),
+  # Three bytes per character, so the 4 bytes at each end hold one whole character.
+  (passages.cut_middle, "\u6771\u4eac\u90fd\u5e02", 8, "\u6771\u5e02"),
+])  # fmt: skip
+def test_a_cut_at_the_end_or_in_the_middle_leaves_no_partial_character(cut, text, limit, left):
+  assert cut(text, ByteTokenizer(), limit) == left
 
 
 @hypothesis.settings(max_examples=100, deadline=None)
@@ -149,7 +138,5 @@ def test_a_limit_needs_a_tokenizer_and_at_least_one_token(limit, tokenizer):
 def test_numbered_references():
   # ARENA: numbers from 1, one line each, no titles. A single passage has no number.
   two = [Passage("a", "T", "x\ny"), Passage("b", "U", "z")]
-  assert passages.numbered(two) == "1. x y\n2. z"
+  assert [passages.numbered(some) for some in (two, two[1:], [])] == ["1. x y\n2. z", "z", ""]
   assert passages.numbered(two, titles=True) == "1. T: x y\n2. U: z"
-  assert passages.numbered(two[1:]) == "z"
-  assert passages.numbered([]) == ""

@@ -44,19 +44,15 @@ def test_digits_and_the_bytes_of_unseen_characters_are_pieces(trained, text, pie
   assert [trained.token_bytes(i) for i in ids] == pieces and 1 not in ids  # no piece is unknown
 
 
-def test_the_library_decodes_the_same(trained, tmp_path):
-  small.small_sentencepiece(tmp_path / "a.model")
-  pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "a.model"))
-  text = "The spouse of Danbel is 42.\n <answer> x </answer> \u6771"
-  assert trained.encode(text) == pieces.encode(text)
-  assert trained.decode(trained.encode(text)) == pieces.decode(pieces.encode(text)) == text
-
-
-def test_training_twice_gives_the_same_model(trained, tmp_path):
+def test_training_twice_gives_the_same_model_which_the_library_decodes_the_same(trained, tmp_path):
   again = small.small_sentencepiece(tmp_path / "a.model")
   pieces = lambda tokenizer: list(map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
   assert pieces(again) == pieces(trained)
   assert list(tmp_path.iterdir()) == [tmp_path / "a.model"]
+  pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "a.model"))
+  text = "The spouse of Danbel is 42.\n <answer> x </answer> \u6771"
+  assert trained.encode(text) == pieces.encode(text)
+  assert trained.decode(trained.encode(text)) == pieces.decode(pieces.encode(text)) == text
 
 
 def test_a_model_with_a_dummy_prefix_adds_no_space(tmp_path):
@@ -85,8 +81,7 @@ def test_a_model_without_eos_is_refused(tmp_path):
 
 def test_too_small_a_vocabulary_and_repeated_marks_are_refused(tmp_path):
   # 4 control pieces, 256 bytes and 2 marks take 262 ids.
-  with pytest.raises(ValueError, match="must exceed 262"):
-    sentencepiece_lib.train(small.LINES, vocab_size=262, marks=["<a>", "<b>"], path=tmp_path / "a.model")
-  with pytest.raises(ValueError, match="given once"):
-    sentencepiece_lib.train(small.LINES, vocab_size=400, marks=["<a>", "<a>"], path=tmp_path / "a.model")
+  for size, marks, says in ((262, ["<a>", "<b>"], "must exceed 262"), (400, ["<a>", "<a>"], "given once")):
+    with pytest.raises(ValueError, match=says):
+      sentencepiece_lib.train(small.LINES, vocab_size=size, marks=marks, path=tmp_path / "a.model")
   assert not list(tmp_path.iterdir())

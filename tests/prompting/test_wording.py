@@ -35,27 +35,19 @@ def test_a_name_and_a_file_are_filled_in_once(tmp_path):
 
 def test_roles(tmp_path):
   text = "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n"
-  mine = chosen(file(tmp_path, text))
-  assert mine.messages(question="Q") == [
-    dict(role="system", content="Rules.\n"),
-    dict(role="user", content="Ask Q"),
-    dict(role="assistant", content="<think>"),
-  ]
+  said = [(message["role"], message["content"]) for message in chosen(file(tmp_path, text)).messages(question="Q")]
+  assert said == [("system", "Rules.\n"), ("user", "Ask Q"), ("assistant", "<think>")]
   # Only a file that begins with a role has roles; and where a text is wanted, none has.
   assert chosen(file(tmp_path, "{question}\n[user]\nx")).text(question="Q") == "Q\n[user]\nx"
   assert chosen(file(tmp_path, "[user]\n{question}"), roles=False).text(question="Q") == "[user]\nQ"
 
 
-@pytest.mark.parametrize(
-  ("text", "said"),
-  [
-    ("no place", "the placeholder {question} is missing"),
-    ("{question} {quesion}", "{quesion} is not a placeholder here; there is {question}, {titles}. Write {{quesion}}"),
-    (" \n", "the file is empty"),
-    ("[user]\n{question}\n[system]\n\n", "the message under [system] is empty"),
-    (b"\xff{question}", "must be UTF-8 text (invalid start byte at byte 0)"),
-  ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+  ("no place", "the placeholder {question} is missing"),
+  ("{question} {quesion}", "{quesion} is not a placeholder here; there is {question}, {titles}. Write {{quesion}}"),
+  (" \n", "the file is empty"), ("[user]\n{question}\n[system]\n\n", "the message under [system] is empty"),
+  (b"\xff{question}", "must be UTF-8 text (invalid start byte at byte 0)"),
+])  # fmt: skip
 def test_a_bad_file_is_refused_in_one_line(tmp_path, text, said):
   name = file(tmp_path, text)
   with pytest.raises(ValueError) as error:
@@ -64,27 +56,25 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, text, said):
 
 
 def test_what_is_no_file_and_no_name_is_refused(tmp_path):
-  with pytest.raises(ValueError, match=r"config\.x='papr': it must be 'paper', 'none' or 'file:PATH'\."):
-    chosen("papr")
-  with pytest.raises(ValueError, match=r"config\.x=file:.*nothing: the file cannot be read \(No such file"):
-    chosen(f"file:{tmp_path / 'nothing'}")
-  with pytest.raises(ValueError, match=r"cannot be read \(Is a directory"):
-    chosen(f"file:{tmp_path}")
+  for choice, says in (
+    ("papr", r"config\.x='papr': it must be 'paper', 'none' or 'file:PATH'\."),
+    (f"file:{tmp_path / 'nothing'}", r"config\.x=file:.*nothing: the file cannot be read \(No such file"),
+    (f"file:{tmp_path}", r"cannot be read \(Is a directory"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      chosen(choice)
 
 
 ASKS = ("Q: {question}", f"Q: {EXAMPLE.question}", "question")
 SHOWN = dataclasses.replace(EXAMPLE, passages=(Passage("1", "T", "One."), Passage("2", "U", "Two.")))
 
 
-@pytest.mark.parametrize(
-  ("name", "text", "user", "needs"),
-  [
-    ("search_r1", *ASKS), ("veritas", *ASKS), ("when_to_search", *ASKS), ("untrained", *ASKS),
-    ("released", "Q: {question}, \\boxed{}", f"Q: {EXAMPLE.question}, \\boxed{{}}", "question"),
-    ("arena", "{question}\n{references} {[1,5]}", f"{EXAMPLE.question}\n1. One.\n2. Two. {{[1,5]}}", "references"),
-    ("lear", "{question}\nP {passages}", f"{EXAMPLE.question}\nP 1. T: One.\n2. U: Two.", "passages"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "user", "needs"), [
+  ("search_r1", *ASKS), ("veritas", *ASKS), ("when_to_search", *ASKS), ("untrained", *ASKS),
+  ("released", "Q: {question}, \\boxed{}", f"Q: {EXAMPLE.question}, \\boxed{{}}", "question"),
+  ("arena", "{question}\n{references} {[1,5]}", f"{EXAMPLE.question}\n1. One.\n2. Two. {{[1,5]}}", "references"),
+  ("lear", "{question}\nP {passages}", f"{EXAMPLE.question}\nP 1. T: One.\n2. U: Two.", "passages"),
+])  # fmt: skip
 def test_recipes_take_instructions_from_a_file(name, text, user, needs, tmp_path):
   recipe = recipes.get(name, instructions=file(tmp_path, f"[system]\nMine.\n[user]\n{text}"))
   assert recipe.prompt.messages(SHOWN) == [dict(role="system", content="Mine."), dict(role="user", content=user)]

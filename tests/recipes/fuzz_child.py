@@ -64,14 +64,9 @@ def facts(name, draw):
   """Facts as models would have answered, sometimes incomplete, and lengths of 0."""
   if name != "lear":
     return {}
+  lengths = {name: draw.randrange(9) for name in ("reason_tokens", "evidence_tokens", "passage_tokens")}
   answers = ("Harald III", "Oslo", "", None)
-  return dict(
-    reason_tokens=draw.randrange(9),
-    evidence_tokens=draw.randrange(9),
-    passage_tokens=draw.randrange(9),
-    reason_answer=draw.choice(answers),
-    extract_answer=draw.choice(answers),
-  )
+  return lengths | {name: draw.choice(answers) for name in ("reason_answer", "extract_answer")}
 
 
 def check_search_r1(recipe, episode, terms):

@@ -17,6 +17,7 @@ EXAMPLE = Example(
   evidence=((0, "Text number 1."), (4, "More of 5.")),
 )  # fmt: skip
 paper, repo = recipes.get("arena"), recipes.get("arena", "repo")
+NOTHING = dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0)
 
 
 def said(ids="[1, 5]", answer="Ann Lee", analysis="see 1 and 5", glue="\n"):
@@ -34,7 +35,10 @@ def test_fixtures(recipe):
   assert scored(said("[1]"), recipe)[1] == 2.5  # right answer, some of the references
   assert scored("So: " + said(), recipe)[1] == 2.0  # right answer and references, wrong format
   assert scored(said("[2]", "Bob"), recipe)[1] == 1.0  # the format alone
-  assert scored("", recipe) == (dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0), 0.0)
+  assert scored("", recipe) == (NOTHING, 0.0)
+  plain = recipes.get("arena", bonus=0.0)
+  assert scored(said(), plain)[1] == 3.0
+  assert plain.weights(0) == dict(format=1.0, accuracy=1.0, relevance=1.0, bonus=0.0)
 
 
 def test_format():
@@ -52,23 +56,17 @@ def test_format():
     assert scored(text, repo)[0]["format"] == published
 
 
-def test_answer_and_references_count_in_a_wrong_format():
+def test_answer_and_references_count_in_a_wrong_format_and_the_first_of_several_sections():
   text = "junk <answer> ann lee. </answer> then <relevance>[5,1]</relevance>"
   assert scored(text)[0] == dict(format=0.0, accuracy=1.0, relevance=1.0, bonus=0.0)
-
-
-def test_the_first_of_several_sections_counts():
   text = "<answer>Bob</answer><answer>Ann Lee</answer><relevance>[1]</relevance><relevance>[1,5]</relevance>"
   assert scored(text)[0] == dict(format=0.0, accuracy=0.0, relevance=0.5, bonus=0.0)
 
 
-@pytest.mark.parametrize(
-  ("answer", "right"),
-  [
-    ("Lee", 1.0),  # gold "A. Lee": the point becomes a space, and then the A is an article
-    ("the Ann-Lee", 1.0), ("ANN_LEE", 1.0), ("annlee", 0.0), ("", 0.0), ("the", 0.0), ("Ann", 0.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "right"), [
+  ("Lee", 1.0),  # gold "A. Lee": the point becomes a space, and then the A is an article
+  ("the Ann-Lee", 1.0), ("ANN_LEE", 1.0), ("annlee", 0.0), ("", 0.0), ("the", 0.0), ("Ann", 0.0),
+])  # fmt: skip
 def test_accuracy_is_exact_match_after_spacing(answer, right):
   assert scored(said(answer=answer))[0]["accuracy"] == right
 
@@ -95,17 +93,11 @@ def test_accuracy_as_f1():
 JUDGED = recipes.get("arena", "judge")
 
 
-@pytest.mark.parametrize(
-  ("answer", "verdicts", "accuracy", "reward"),
-  [
-    ("Lee the elder", (1.0,), 1.0, 13.0),
-    ("Lee the elder", (0.5,), 0.5, 2.5),
-    ("Bob", (0.0,), 0.0, 2.0),
-    ("Bob", (None,), None, None),  # an unreadable verdict
-    ("the ANN_LEE", (), 1.0, 13.0),
-    ("", (), 0.0, 2.0),
-  ],
-)  # no judge is called
+@pytest.mark.parametrize(("answer", "verdicts", "accuracy", "reward"), [
+  ("Lee the elder", (1.0,), 1.0, 13.0), ("Lee the elder", (0.5,), 0.5, 2.5), ("Bob", (0.0,), 0.0, 2.0),
+  ("Bob", (None,), None, None),  # an unreadable verdict
+  ("the ANN_LEE", (), 1.0, 13.0), ("", (), 0.0, 2.0),  # no judge is called
+])  # fmt: skip
 def test_accuracy_as_a_judge_sees_it(answer, verdicts, accuracy, reward):
   episode, tape = scripted.play(JUDGED, EXAMPLE, [said(answer=answer)], verdicts=verdicts)
   assert [entry for entry in tape if entry[0] == "judge"] == [("judge", (("Ann Lee\nA. Lee", answer),))] * len(verdicts)
@@ -116,20 +108,13 @@ def test_accuracy_as_a_judge_sees_it(answer, verdicts, accuracy, reward):
   assert JUDGED.outcome(EXAMPLE, episode) == float(answer == "the ANN_LEE")  # comparable between the three accuracies
 
 
-def test_a_transcript_without_its_verdict_cannot_be_scored():
-  assert scored(said(answer="Bob"), JUDGED)[1] is None and scored(said(), JUDGED)[1] == 13.0
-
-
-@pytest.mark.parametrize(
-  ("text", "shape", "accuracy"),
-  [
-    ("<think>[1] and [5]</think>\n<answer>Ann Lee</answer>", 1.0, 1.0),
-    ("<think>x</think> <answer>Bob</answer>", 1.0, 0.0), ("<answer>Ann Lee</answer>", 0.0, 1.0),
-    ("so <think>x</think><answer>Ann Lee</answer>", 0.0, 1.0),
-    ("<think>x<think>y</think></think><answer>Ann Lee</answer>", 0.0, 1.0),
-    (said(), 0.0, 1.0), ("<think>x</think>", 0.0, 0.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "shape", "accuracy"), [
+  ("<think>[1] and [5]</think>\n<answer>Ann Lee</answer>", 1.0, 1.0),
+  ("<think>x</think> <answer>Bob</answer>", 1.0, 0.0), ("<answer>Ann Lee</answer>", 0.0, 1.0),
+  ("so <think>x</think><answer>Ann Lee</answer>", 0.0, 1.0),
+  ("<think>x<think>y</think></think><answer>Ann Lee</answer>", 0.0, 1.0),
+  (said(), 0.0, 1.0), ("<think>x</think>", 0.0, 0.0),
+])  # fmt: skip
 def test_naive_grpo_rewards_format_and_answer(text, shape, accuracy):
   naive = recipes.get("arena", "naive")
   unmarked = dataclasses.replace(EXAMPLE, supporting=(), evidence=())  # gold references do not matter here
@@ -181,19 +166,10 @@ def test_a_sentence_in_no_passage_excludes_the_sample(ids):
   assert scored(said(), paper, lost)[1] == 13.0
 
 
-def test_the_bonus_is_a_switch():
-  recipe = recipes.get("arena", bonus=0.0)
-  assert scored(said(), recipe)[1] == 3.0
-  assert recipe.weights(0) == dict(format=1.0, accuracy=1.0, relevance=1.0, bonus=0.0)
-
-
 def test_the_tape_of_an_episode():
   episode, tape = scripted.play(paper, EXAMPLE, [said() + "\njunk"])
-  assert tape == [
-    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]),
-    ("generate", ("</answer>",), said()),
-    ("end", "answer"),
-  ]
+  assert tape[0] == ("start", paper.prompt.messages(EXAMPLE)[0]["content"])
+  assert tape[1:] == [("generate", ("</answer>",), said()), ("end", "answer")]
   assert episode.ended == "answer" and paper.reward(paper.score(EXAMPLE, episode), 0) == 13.0
   episode, tape = scripted.play(repo, EXAMPLE, [said() + "\njunk"])
   assert tape[1:] == [("generate", (), said() + "\njunk"), ("end", "eos")]
@@ -229,15 +205,12 @@ def test_answering_everything():
   assert scored(said().replace("<answer>Ann Lee</answer>", every))[1] == 1.0  # the first counts, in a wrong format
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "<relevance>" * 99 + "[1,5]" + "</relevance>" * 99, "<answer>" * 99 + "Ann Lee" + "</answer>" * 99,
-    "<relevance><analysis><answer>" * 99, "</answer></analysis></relevance>" * 99,
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+  "<relevance>" * 99 + "[1,5]" + "</relevance>" * 99, "<answer>" * 99 + "Ann Lee" + "</answer>" * 99,
+  "<relevance><analysis><answer>" * 99, "</answer></analysis></relevance>" * 99,
+])  # fmt: skip
 def test_tag_spam(text):
-  assert scored(text) == (dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0), 0.0)
+  assert scored(text) == (NOTHING, 0.0)
 
 
 def test_tags_inside_passages_are_broken_up():
@@ -288,11 +261,10 @@ def test_no_reply_of_constant_pieces_earns_anything_when_guarded():
       assert scored(text, guarded, example)[1] == 0.0, text
 
 
-def test_a_missing_verdict_stays_unknown_when_guarded():
-  text = said("[2]", "Bob", "")
-  judged = recipes.get("arena", "judge", guarded=True)
-  terms = judged.score(EXAMPLE, Episode.from_text(judged, EXAMPLE, [("model", text)]))
-  assert terms == dict(format=0.0, accuracy=None, relevance=0.0, bonus=None)
+def test_a_missing_verdict_stays_unknown():
+  assert scored(said(answer="Bob"), JUDGED)[1] is None and scored(said(), JUDGED)[1] == 13.0
+  guarded = scored(said("[2]", "Bob", ""), recipes.get("arena", "judge", guarded=True))[0]
+  assert guarded == dict(format=0.0, accuracy=None, relevance=0.0, bonus=None)
 
 
 def test_tables_have_the_papers_em_and_f1():

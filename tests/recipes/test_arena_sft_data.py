@@ -16,15 +16,13 @@ PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}.") for i in range(1,
 EXAMPLE = Example("good", "Who is it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(4, 0))
 
 
-def named(name, **fields):
-  return dataclasses.replace(EXAMPLE, id=name, question=f"Who is {name}?", **fields)
+named = lambda name, **fields: dataclasses.replace(EXAMPLE, id=name, question=f"Who is {name}?", **fields)
 
 
 def weighed(recipe, example, turns):
   """The text that SFT trains on."""
-  tokenizer = ByteTokenizer()
-  ids, weights = sft.tokenised(recipe, dataclasses.replace(example, meta=dict(turns=turns)), tokenizer, 0.0)
-  return tokenizer.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
+  ids, weights = sft.tokenised(recipe, dataclasses.replace(example, meta=dict(turns=turns)), ByteTokenizer(), 0.0)
+  return ByteTokenizer().decode([i for i, weight in zip(ids, weights, strict=True) if weight])
 
 
 def test_direct():
@@ -35,16 +33,12 @@ def test_direct():
 
 
 def test_reasoned():
-  backbone = Teacher(
-    {
-      "Who is good?": "[1] says so,\nand a < b by [5].",
-      "Who is wordy?": "<think>hm</think> By [1] and [5].",
-      "Who is silent?": "  ",
-      "Who is tagged?": "By [1].</analysis> <answer> Bob </answer>",
-      "Who is gone?": ToolFailed("x"),
-    }
-  )
-  asked = [named(name) for name in ("good", "wordy", "silent", "tagged", "gone")] + [named("unmarked", supporting=())]
+  replies = dict(
+    good="[1] says so,\nand a < b by [5].", wordy="<think>hm</think> By [1] and [5].", silent="  ",
+    tagged="By [1].</analysis> <answer> Bob </answer>", gone=ToolFailed("x"),
+  )  # fmt: skip
+  backbone = Teacher({f"Who is {name}?": reply for name, reply in replies.items()})
+  asked = [*map(named, replies), named("unmarked", supporting=())]
   kept, counts = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
   assert [example.id for example, _ in kept] == ["good", "wordy"]
   assert counts == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}

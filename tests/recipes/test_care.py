@@ -66,41 +66,29 @@ def test_weights():
 def test_format():
   for text, shaped in [
     (said(ONE), 1), (said(ONE, TWO), 1), ("\n " + said(ONE) + " \n", 1), (said(ONE, after=" so then "), 1),
-    ("So: " + said(ONE), 0),
-    ("<think>a</think><think><retrieval>b</retrieval></think>Answer: c", 0),
-    ("<think>a</think><retrieval>b</retrieval>Answer: c", 0),
-    ("<think><retrieval></retrieval></think>Answer:", 1),
-    ("<think></retrieval>b</retrieval></think>Answer: c", 0),
-    ("<think><retrieval>b</retrieval>Answer: c</think>", 0),
+    ("So: " + said(ONE), 0), ("<think>a</think><think><retrieval>b</retrieval></think>Answer: c", 0),
+    ("<think>a</think><retrieval>b</retrieval>Answer: c", 0), ("<think><retrieval></retrieval></think>Answer:", 1),
+    ("<think></retrieval>b</retrieval></think>Answer: c", 0), ("<think><retrieval>b</retrieval>Answer: c</think>", 0),
     ("<think><retrieval>b</retrieval>", 0), ("<think>", 0), ("<think></think>", 0), ("", 0),
-    ("<think><retrieval>b</think></retrieval> Answer: c", 0),
-    ("<think><retrieval>b</retrieval></think> answer: c", 0),
+    ("<think><retrieval>b</think></retrieval> Answer: c", 0), ("<think><retrieval>b</retrieval></think> answer: c", 0),
   ]:  # fmt: skip
     assert scored(text)[0]["format"] == scored(text, repo)[0]["format"] == shaped
 
 
-@pytest.mark.parametrize(
-  ("text", "last", "first"),
-  [
-    ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
-    ("<think></think>Answer: a Answer: b", "b", "a Answer: b"), ("Answer: Paris", "Paris", "Paris"),
-    ("<think>Answer: Paris</think>", None, "Paris</think>"), ("Answer:", "", ""), ("none", None, None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "last", "first"), [
+  ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
+  ("<think></think>Answer: a Answer: b", "b", "a Answer: b"), ("Answer: Paris", "Paris", "Paris"),
+  ("<think>Answer: Paris</think>", None, "Paris</think>"), ("Answer:", "", ""), ("none", None, None),
+])  # fmt: skip
 def test_answer(text, last, first):
   assert (paper.parser.answer(text), repo.parser.answer(text)) == (last, first)
 
 
-@pytest.mark.parametrize(
-  ("quotes", "strict", "share"),
-  [
-    ([ONE], 1, 1), ([ONE, TWO], 1, 1), ([ONE, "nowhere"], 0, 0.5), (["nowhere"], 0, 0), ([], 0, 0), ([""], 0, 0),
-    ([ONE, ""], 1, 1),
-    (["The Eiffel Tower stands  in\nParis."], 1, 1),
-    (["tower stands in paris."], 0, 0),
-    ([EXAMPLE.question], 0, 0),
-  ],
-)  # the question is not part of the context  # fmt: skip
+@pytest.mark.parametrize(("quotes", "strict", "share"), [
+  ([ONE], 1, 1), ([ONE, TWO], 1, 1), ([ONE, "nowhere"], 0, 0.5), (["nowhere"], 0, 0), ([], 0, 0), ([""], 0, 0),
+  ([ONE, ""], 1, 1), (["The Eiffel Tower stands  in\nParis."], 1, 1), (["tower stands in paris."], 0, 0),
+  ([EXAMPLE.question], 0, 0),  # the question is not part of the context
+])  # fmt: skip
 def test_quotes(quotes, strict, share):
   assert scored(said(*quotes))[0]["retrieval"] == strict
   assert scored(said(*quotes), mean)[0]["retrieval"] == share
@@ -123,11 +111,8 @@ def test_quoting_the_whole_context():
 
 
 def test_false_quotes_are_found():
-  for text in (
-    said(f"nowhere<retrieval>{ONE}"),
-    said(ONE) + "<retrieval>nowhere</retrieval>",
-    "<retrieval>nowhere</retrieval>" + said(ONE),
-  ):
+  false = "<retrieval>nowhere</retrieval>"
+  for text in (said(f"nowhere<retrieval>{ONE}"), said(ONE) + false, false + said(ONE)):
     assert scored(text)[0]["retrieval"] == 0.0
 
 
@@ -186,9 +171,7 @@ def test_curriculum():
   assert [1 - repo.mixture(step, 350) for step in (0, 350, 10_000, 99_999)] == pytest.approx([0.0, 0.0175, 0.5, 0.5])
   for preset in ("easy_only", "no_retrieval", "no_retrieval,easy_only"):  # "No Ret." has no curriculum either: Table 3
     assert {recipes.get("care", preset).mixture(step, 350) for step in (0, 350, 9999)} == {1.0}
-
-
-def test_a_run_that_leaves_the_curriculum_unfinished_is_told():
+  # A run that leaves it unfinished is told.
   assert paper.cut_short(7) == {} and recipes.get("care", "easy_only").cut_short(7) == {}
   assert recipes.get("care", easy_steps=350).cut_short(175) == dict(easy_share=(0.5, 0.0))
   assert repo.cut_short(350) == dict(easy_share=(pytest.approx(0.9825), 0.5))
@@ -278,8 +261,7 @@ def test_least_words_of_a_quote():
   recipe = recipes.get("care", quote_words=3)
   for quote, real in (
     ("stands in Paris.", 1.0), ("stands in Paris", 1.0), ("Tower stands in Pari", 0.0), ("in 1889. nowhere", 0.0),
-    ("stands in", 0.0),  # two words
-    ("ands in Paris", 0.0),  # the first one is cut
+    ("stands in", 0.0), ("ands in Paris", 0.0),  # two words; the first of three is cut
     (". It was built", 1.0), (". . .", 0.0),  # a sign cuts nothing, and is no word
   ):  # fmt: skip
     assert scored(said(quote), recipe)[0]["retrieval"] == real, quote

@@ -20,10 +20,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
-PASSAGES = (
-  Passage("a", "Tower", "The tower stands in Paris. It is tall."),
-  Passage("b", "Paris", "Paris is in France."),
-)
+PASSAGES = Passage("a", "Tower", "The tower stands in Paris. It is tall."), Passage("b", "Paris", "Paris is in France.")
 FACTS = ((0, "The tower stands in Paris."), (1, "Paris is in France."))
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import pytest
 from console import ragrl
@@ -20,7 +19,6 @@ from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
-ROOT = pathlib.Path(__file__).parents[2]
 agent, judge = recipes.get("veritas", "em"), recipes.get("veritas", "reward_model")
 
 
@@ -158,7 +156,7 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   unpaid = dict(terms={}, weights={}, reward=0.0, outcome=0.0)
   rows = [episodes_lib.row(example, episode, **unpaid) for example, episode in EPISODES]
   episodes_lib.write_episodes(tmp_path, 1, rows)
-  config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke")
+  config = config_lib.load("veritas", "smoke")
   assert config.judge.kind == "lexical"
   say = lambda *flags: ragrl("make-judge-data", "--config=veritas:smoke", *flags, says="").stdout
   said = say(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4")

@@ -1,5 +1,5 @@
 import dataclasses
-import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -34,10 +34,12 @@ def test_published_fixture():
   terms, reward = scored(said(), extract_answer="Paris or so")
   assert terms == dict(answer=pytest.approx(2.5 / 3), length=pytest.approx(0.8876, abs=5e-5), format=1.0)
   assert reward == pytest.approx(0.8554, abs=5e-5)
+  # The paper's γ is 0 and more: u^0 = 1, so evidence of any length is paid.
+  assert scored(said(), recipes.get("lear", gamma=0.0))[0]["length"] == pytest.approx((0.8808 + 1) / 2, abs=5e-5)
 
 
 def test_the_floor_of_the_deviation():
-  settings = config_lib.load(pathlib.Path(__file__).parents[2] / "configs" / "lear.py").advantage
+  settings = config_lib.load("lear").advantage
   assert settings.kind == "group_relative"
   settings = {name: settings[name] for name in ("std", "std_floor", "eps")}
   got = advantages.group_relative(np.array([0.49, 0.51], np.float32), np.array([0, 0]), **settings)
@@ -50,8 +52,7 @@ def test_format():
     (said(extract=""), 0), (said(extract=" \n"), 0), (said(extract="."), 0), (said(extract="\u200b"), 0),
     (said(reason="…"), 0), (said(reason=""), 0), (said() + said(), 0), (said() + "so", 0), ("So " + said(), 0),
     (said(glue=" and "), 0), (said(reason="<extract>x</extract>"), 0), ("", 0), (said(reason="see <answer>"), 0),
-    (said().replace("</extract>", ""), 0),
-    ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0),
+    (said().replace("</extract>", ""), 0), ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0),
     ("<extract>e</extract><answer>a</answer>", 0),
   ]:  # fmt: skip
     terms, _ = scored(text)
@@ -71,13 +72,10 @@ def test_a_transcript_without_facts_cannot_be_scored():
   assert paper.score(EXAMPLE, episode) == dict(answer=None, length=None, format=1.0)
 
 
-@pytest.mark.parametrize(
-  ("preset", "paid"),
-  [
-    ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
-    ("paper", 2 / 3),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("preset", "paid"), [
+  ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
+  ("paper", 2 / 3),
+])  # fmt: skip
 def test_which_answers_count(preset, paid):
   assert scored(said(), recipes.get("lear", preset), reason_answer="Oslo")[0]["answer"] == pytest.approx(paid)
 
@@ -99,15 +97,12 @@ def test_stuffing_and_spam():
   assert scored("<answer>Oslo</answer>" + said())[0]["answer"] == pytest.approx(2 / 3)  # the first answer counts
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "<extract>It is in Paris.</extract><reason>r</reason><answer>x</answer>",
-    "<reason>r <extract>It is in Paris.</extract></reason><answer>x</answer>",
-    "<extract>It is in Paris. <reason>r</reason></extract><answer>x</answer>",
-    "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>",
-  ],
-)
+@pytest.mark.parametrize("text", [
+  "<extract>It is in Paris.</extract><reason>r</reason><answer>x</answer>",
+  "<reason>r <extract>It is in Paris.</extract></reason><answer>x</answer>",
+  "<extract>It is in Paris. <reason>r</reason></extract><answer>x</answer>",
+  "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>",
+])  # fmt: skip
 def test_the_answer_from_the_reason_must_not_see_the_evidence(text):
   episode, tape = scripted.play(paper, EXAMPLE, [text, "Paris</answer>", "Paris</answer>"])
   assert "fork" not in [what for what, *_ in tape] and "reason_answer" not in episode.facts
@@ -126,10 +121,9 @@ def test_forged_results_earn_nothing():
 
 def test_padding_adds_no_length():
   tokenizer = ByteTokenizer()
-  for reason in ("abc", "  abc \n", "\n\n\nabc"):
+  for reason, count in (("abc", 3), ("  abc \n", 3), ("\n\n\nabc", 3), ("  ", 0)):
     text = said(reason=reason)
-    assert find_span(tokenizer, tokenizer.encode(text), paper.parser, "reason").body_tokens == 3
-  assert find_span(tokenizer, tokenizer.encode(said(reason="  ")), paper.parser, "reason").body_tokens == 0
+    assert find_span(tokenizer, tokenizer.encode(text), paper.parser, "reason").body_tokens == count
 
 
 def test_tags_inside_passages_are_broken_up():
@@ -140,18 +134,10 @@ def test_tags_inside_passages_are_broken_up():
 # ---- tokens ---------------------------------------------------------------------------------------------------------
 
 
-class Pieces:
-  """A tokenizer with the given pieces."""
-
-  def __init__(self, *pieces):
-    self.pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
-
-  def token_bytes(self, token):
-    return self.pieces[token]
-
-
 def find(name, *pieces):
-  return find_span(Pieces(*pieces), range(len(pieces)), paper.parser, name)
+  """The section among tokens with these pieces."""
+  its = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+  return find_span(types.SimpleNamespace(token_bytes=its.__getitem__), range(len(its)), paper.parser, name)
 
 
 def test_spans_of_whole_tags_and_of_straddling_ones():
@@ -175,25 +161,17 @@ def test_the_tape_of_an_episode():
   prompt = paper.prompt.messages(EXAMPLE)[0]["content"]
   bare = paper.prompt.messages(dataclasses.replace(EXAMPLE, passages=()))[0]["content"]
   assert tape == [
-    ("start", prompt),
-    ("generate", ("</answer>",), text),
-    ("fork", prompt + "<reason>I look. </reason>"),
-    ("observe", "\n<answer>"),
-    ("start", bare + "<extract>It is in Paris.</extract>\n<answer>"),
-    ("generate", ("</answer>",), " Paris</answer>"),
-    ("generate", ("</answer>",), "Oslo </answer>"),
-    ("end", "answer"),
-  ]
+    ("start", prompt), ("generate", ("</answer>",), text), ("fork", prompt + "<reason>I look. </reason>"),
+    ("observe", "\n<answer>"), ("start", bare + "<extract>It is in Paris.</extract>\n<answer>"),
+    ("generate", ("</answer>",), " Paris</answer>"), ("generate", ("</answer>",), "Oslo </answer>"), ("end", "answer"),
+  ]  # fmt: skip
   assert "Paris" not in bare
   assert [s.text for s in episode.turns] == [text]  # the probes are not part of the trained episode
   shown = paper.prompt.context(EXAMPLE)
   assert episode.facts == dict(
-    passage_tokens=len(shown.encode()),
-    reason_tokens=7,
-    evidence_tokens=15,
-    reason_answer="Paris",
+    passage_tokens=len(shown.encode()), reason_tokens=7, evidence_tokens=15, reason_answer="Paris",
     extract_answer="Oslo",
-  )
+  )  # fmt: skip
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
   assert paper.evidence(EXAMPLE, episode) == "It is in Paris."
 
@@ -207,18 +185,14 @@ def test_only_needed_answers_are_requested():
 
 
 def test_a_probe_without_room_earns_nothing():
-  text = said()
-  size = len(paper.prompt.messages(EXAMPLE)[0]["content"].encode())
-  before = text.index("</reason>") + len("</reason>")
-  room = size + before + 5
-  script = ["<reason>I look. </reason>", "never said"]
-  episode, tape = scripted.play(paper, EXAMPLE, script, room=room)
+  reason = "<reason>I look. </reason>"
+  room = len(paper.prompt.messages(EXAMPLE)[0]["content"].encode()) + len(reason) + 5
+  episode, tape = scripted.play(paper, EXAMPLE, [reason, "never said"], room=room)
   assert ("full", "\n<answer>") in tape and episode.facts["reason_answer"] == ""
   assert paper.score(EXAMPLE, episode)["answer"] == 0.0
 
 
-def test_an_answer_that_is_never_closed_is_none():
-  """In a probe as in the full reply."""
+def test_an_answer_of_a_probe_that_is_never_closed_is_none():
   episode, _ = scripted.play(paper, EXAMPLE, [said(), "Paris", "Paris</answer>"])
   assert (episode.facts["reason_answer"], episode.facts["extract_answer"]) == ("", "Paris")
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
@@ -277,11 +251,6 @@ def test_inference_stops_at_the_evidence():
   assert recipe.score(EXAMPLE, episode)["format"] == recipe.outcome(EXAMPLE, episode) == 1.0
   episode, _ = scripted.play(recipe, EXAMPLE, ["no evidence"])
   assert episode.facts["answer"] is None and recipe.outcome(EXAMPLE, episode) == 0.0
-
-
-def test_a_gamma_of_0_pays_evidence_of_any_length():
-  # The paper's γ is 0 and more: u^0 = 1.
-  assert scored(said(), recipes.get("lear", gamma=0.0))[0]["length"] == pytest.approx((0.8808 + 1) / 2, abs=5e-5)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------

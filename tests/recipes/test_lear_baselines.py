@@ -116,21 +116,17 @@ def test_closed_book_speaks_of_no_passages():
 # ---- unearned reward: the table of README.md -------------------------------------------------------------------------
 
 GOOD = "The tower is asked for. Passage 1 says where it stands, and 2 speaks of Lyon. So it stands in Paris."
-HONEST = f"<reason>{GOOD}</reason><extract>{SENTENCE}</extract><answer>Paris</answer>"
+reply = lambda reason, extract=SENTENCE, answer="Paris": (
+  f"<reason>{reason}</reason><extract>{extract}</extract><answer>{answer}</answer>"
+)
+HONEST = reply(GOOD)
 # trick → (reply, whether the three answers are right)
 TRICKS = {
-  "beside_the_point": (f"<reason>{GOOD}</reason><extract>It is tall.</extract><answer></answer>", False),
-  "bare_answer": (f"<reason>{GOOD}</reason><extract>Paris</extract><answer>Paris</answer>", True),
-  "made_up": (
-    f"<reason>{GOOD}</reason><extract>Gustave Eiffel erected his monument near Seine, Paris</extract>"
-    "<answer>Paris</answer>",
-    True,
-  ),
-  "copied_reason": (
-    f"<reason>{PASSAGES[0].text} {PASSAGES[1].text}</reason><extract>{SENTENCE}</extract><answer>Paris</answer>",
-    True,
-  ),
-  "padded_reason": (f"<reason>{'hm so ' * 40}</reason><extract>{SENTENCE}</extract><answer>Paris</answer>", True),
+  "beside_the_point": (reply(GOOD, "It is tall.", ""), False),
+  "bare_answer": (reply(GOOD, "Paris"), True),
+  "made_up": (reply(GOOD, "Gustave Eiffel erected his monument near Seine, Paris"), True),
+  "copied_reason": (reply(f"{PASSAGES[0].text} {PASSAGES[1].text}"), True),
+  "padded_reason": (reply("hm so " * 40), True),
 }
 README = pathlib.Path(recipes.__file__).parent / "lear" / "README.md"
 
@@ -138,16 +134,15 @@ README = pathlib.Path(recipes.__file__).parent / "lear" / "README.md"
 def earned(text, right, **switches):
   """(reward, the tricks that are seen) of a played reply; a token is a byte here, for all lengths alike."""
   recipe = recipes.get("lear", **switches)
-  probes = ["Paris</answer>"] * 2 if right else ["Oslo</answer>"] * 2
-  episode, _ = scripted.play(recipe, EXAMPLE, [text, *probes])
+  probe = "Paris</answer>" if right else "Oslo</answer>"
+  episode, _ = scripted.play(recipe, EXAMPLE, [text, probe, probe])
   found = recipe.unearned(EXAMPLE, episode)
   return recipe.reward(recipe.score(EXAMPLE, episode), 1), {name for name, done in found.items() if done}
 
 
 def test_what_is_earned_honestly_stays():
   plain, found = earned(HONEST, True)
-  guarded, _ = earned(HONEST, True, guarded=True)
-  assert plain == guarded > 0.95 and not found
+  assert plain == earned(HONEST, True, guarded=True)[0] > 0.95 and not found
 
 
 @pytest.mark.parametrize("trick", TRICKS)

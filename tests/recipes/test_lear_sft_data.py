@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import pathlib
 
 import pytest
 from console import ragrl
@@ -16,7 +15,6 @@ from ragrl_jax.jobs import sft
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
-ROOT = pathlib.Path(__file__).parents[2]
 PASSAGES = (Passage("1", "Tower", "The tower stands in Paris."), Passage("2", "Town", "Lyon is large."))
 REPLY = "<reason>I look.</reason>\n<extract>It is in Paris.</extract><answer>Paris</answer>"
 FENCED = REPLY.replace("</reason>", "</reason>Evidence:")
@@ -49,16 +47,13 @@ def test_which_transcripts_are_kept(tmp_path):
   assert len(asyncio.run(made)[0]) == 1 and "Mine: " in teacher.asked[-1]
 
 
-@pytest.mark.parametrize(
-  ("reply", "preset", "text"),
-  [
-    ("reason_extract", "study_rational", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>"),
-    ("extract", "study_vanilla", "<extract> It is in Paris. </extract>"),
-    ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
-    ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
-    ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>"),
-  ],
-)
+@pytest.mark.parametrize(("reply", "preset", "text"), [
+  ("reason_extract", "study_rational", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>"),
+  ("extract", "study_vanilla", "<extract> It is in Paris. </extract>"),
+  ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+  ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+  ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>"),
+])  # fmt: skip
 def test_arms_are_parts_of_one_reply(reply, preset, text):
   turns = sft_data.arm([("model", REPLY)], reply)
   assert turns == [("model", text)]
@@ -81,16 +76,13 @@ def test_every_row_of_a_table_is_trained_for_equal_epochs(tmp_path):
     asked = [named(f"q{i}", passages=passages) for i in range(48)]
     writers.write_examples(tmp_path / f"{name}.jsonl", asked, turns=[[("model", "<answer> Paris </answer>")]] * 48)
   for variant, file, steps in (
-    ("generator", "full", 2),  # 24 at a time
-    ("generator", "zero", 2),
-    ("filter", "full", 2),
-    ("study_vanilla", "full", 12),  # 15 at a time: four steps, three times
-    ("study_rational", "full", 12),
-  ):
-    config = config_lib.load(ROOT / "configs" / "lear.py", f"sft,{variant}")
+    ("generator", "full", 2), ("generator", "zero", 2), ("filter", "full", 2),  # 24 at a time
+    ("study_vanilla", "full", 12), ("study_rational", "full", 12),  # 15 at a time: four steps, three times
+  ):  # fmt: skip
+    config = config_lib.load("lear", f"sft,{variant}")
     config.data.train = str(tmp_path / f"{file}.jsonl")
     assert sft.planned(settings.of(config)).steps == steps, variant
-  config = config_lib.load(ROOT / "configs" / "lear.py")
+  config = config_lib.load("lear")
   assert config.evaluate.examples == 0  # the best checkpoint on the whole development set
   assert config.checkpoint.keep * config.checkpoint.every >= config.steps and config.evaluate.every == 50
 

@@ -14,8 +14,7 @@ WORLD = synthetic.build(seed=2, entities=200, held_out=20)
 NAME = re.compile(r"[A-Z][a-z]{2,}")
 
 
-def lessons(kind, **options):
-  return players.lessons(kind, WORLD, 300, random.Random(0), **options)
+lessons = lambda kind: players.lessons(kind, WORLD, 300, random.Random(0))
 
 
 def thoughts(example, turns):
@@ -24,8 +23,7 @@ def thoughts(example, turns):
   return list(zip(said, [text for owner, text in turns if owner == MODEL], strict=True))
 
 
-def names(text):
-  return set(NAME.findall(text)) - {"Doc", "Title", "The"}
+names = lambda text: set(NAME.findall(text)) - {"Doc", "Title", "The"}
 
 
 @pytest.mark.parametrize("kind", players.LESSONS)

@@ -42,8 +42,7 @@ def counted(found):
 
 def measures(faithful, **counts):
   """Measures in which the other numbers are 0."""
-  none = dict.fromkeys(("pairs", "incomplete", "judged", "unjudged", "left_out", "without"), 0)
-  return none | dict(faithful=faithful, **counts)
+  return dict.fromkeys("pairs incomplete judged unjudged left_out without".split(), 0) | counts | {"faithful": faithful}
 
 
 def test_faithfulness_by_hand():
@@ -60,6 +59,8 @@ def test_faithfulness_by_hand():
   assert measured.macro(found) == dict(information_think=None, think_answer=pytest.approx(5 / 6))
   words = measured.measured(rows(), dict(think_answer=lexical.SubEM(words=True)))
   assert words["nq"]["think_answer"]["faithful"] == pytest.approx(1 / 3)
+  failed = [dict(row, ended="failed") for row in rows()]
+  assert measured.measured(failed, dict(think_answer=lexical.SubEM())) == {}  # they are left out
 
 
 def test_a_pair_without_a_verdict_is_in_no_mean():
@@ -78,11 +79,6 @@ def test_a_pair_without_a_verdict_is_in_no_mean():
   # Its incomplete pair alone would make .0 of what may be .5: nothing is known, so nothing is counted.
   found = counted(measured.measured(one, dict(information_think=Refuses())))
   assert found["nq"]["information_think"] == measures(None, unjudged=1, left_out=1)
-
-
-def test_failed_episodes_are_left_out():
-  kept = [dict(row, ended="failed") for row in rows()]
-  assert measured.measured(kept, dict(think_answer=lexical.SubEM())) == {}
 
 
 def test_the_commands(tmp_path):
@@ -120,11 +116,8 @@ def test_nested_answers_are_read_as_in_play(tmp_path, name):
   """Search-R1's code (preset `repo`) takes "x <answer> Oslo", other presets "Oslo"."""
   said = "<think> It is Oslo. </think><answer>x <answer> Oslo </answer>"
   example = Example("1", "Where?", ("x",), source="nq")
-  for preset, read, faithful in (
-    ("em_ta" if name == "veritas" else "paper", "Oslo", 1.0),
-    ("repo", "x <answer> Oslo", 0.0),
-  ):
-    preset = f"em_ta,{preset}" if preset == "repo" and name == "veritas" else preset
+  paper, repo = ("em_ta", "em_ta,repo") if name == "veritas" else ("paper", "repo")
+  for preset, read, faithful in ((paper, "Oslo", 1.0), (repo, "x <answer> Oslo", 0.0)):
     recipe = recipes.get(name, preset)
     episode, _ = scripted.play(recipe, example, [said], [])
     found = measured.measured([episodes.played(example, episode)], dict(think_answer=lexical.SubEM()))

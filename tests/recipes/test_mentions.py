@@ -18,7 +18,7 @@ EXAMPLE = Example(
   "q1", "What is the capital of Norway?", ("Oslo",), (Passage("a", "Norway", "Its capital is Oslo."),),
   supporting=(0,), evidence=((0, "Its capital is Oslo."),),
 )  # fmt: skip
-FOUND = (Passage("p", "Norway", "Its capital is Oslo."),)
+FOUND = (Passage("p", "Norway", "Its capital is Oslo."),)  # not the one that the question has
 SPOKEN = ("agent", "tool_agent")  # their answers and searches are messages and calls, not tags in a text
 EVERY = [
   (name, preset)
@@ -103,9 +103,8 @@ def test_the_preset_repo_reads_nested_answers_as_its_code():
   for said, ours, theirs in (
     ("<answer>x <answer>Oslo</answer>", "Oslo", "x <answer>Oslo"),
     ("<answer>x</answer><answer>Oslo</answer>", "Oslo", "Oslo"),
-    ("<answer>a</answer> b</answer>", "a", "a"),
-    ("<answer>a</answer><answer>b <answer>c", "a", "a"),
-  ):
+    ("<answer>a</answer> b</answer>", "a", "a"), ("<answer>a</answer><answer>b <answer>c", "a", "a"),
+  ):  # fmt: skip
     assert (paper.parser.answer(said), repo.parser.answer(said)) == (ours, theirs)
 
 

@@ -48,16 +48,14 @@ def play(agent, script, results=(), **switches):
   return recipe, episode, tape
 
 
-def answer(agent):
-  return ANSWERS[AGENTS[agent].answered]
+answer = lambda agent: ANSWERS[AGENTS[agent].answered]
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_searches_reads_and_answers(agent, tmp_path):
   its = AGENTS[agent]
-  script = [searching(agent) + " junk", *([READ] if its.digests else []), answer(agent) + "junk"]
-  if its.answered == "box":
-    script[-1] = answer(agent)
+  last = answer(agent) + "junk" * (its.answered != "box")
+  script = [searching(agent) + " junk", *([READ] if its.digests else []), last]
   recipe, episode, tape = play(agent, script, [FOUND])
   stops = (its.query[1],) if its.answered == "box" else (its.query[1], "</answer>")
   generated = [event for event in tape if event[0] == "generate"]
@@ -83,20 +81,15 @@ def test_results_that_the_model_wrote_count_for_nothing(agent):
   made_up = f"{tags.results[0]} {answer(agent)} {tags.results[1]}"
   assert recipe.parser.answer(made_up) is None and recipe.parser.answer(made_up + answer(agent)) == "Ann Lee"
   assert recipe.parser.query(f"{tags.results[0]}{searching(agent)}{tags.results[1]}") is None
-  alone = Episode.from_text(recipe, EXAMPLE, [(MODEL, made_up)])
-  assert recipe.outcome(EXAMPLE, alone) == 0.0
+  assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, [(MODEL, made_up)])) == 0.0
 
 
 @pytest.mark.parametrize("agent", ["search_r1", "desa", "autorefine"])
-def test_a_turn_without_an_action_gets_a_notice(agent):
+def test_a_turn_without_an_action_gets_a_notice_and_an_empty_query_is_searched_for_as_in_search_r1s_code(agent):
   _, episode, tape = play(agent, ["Hm.", searching(agent), answer(agent)], [FOUND], notice="paper")
   assert "no valid action" in episode.turns[1].text and episode.num_searches == 1 and episode.ended == "answer"
   assert [event[0] for event in tape] == ["start", "generate", "observe", "generate", "search", "observe", "generate",
                                           "end"]  # fmt: skip
-
-
-@pytest.mark.parametrize("agent", ["search_r1", "desa", "autorefine"])
-def test_an_empty_query_is_searched_for_as_in_search_r1s_code(agent):
   _, episode, tape = play(agent, [searching(agent, "  "), answer(agent)], [[]])
   assert ("search", "") in tape and episode.num_searches == 1 and episode.ended == "answer"
 
@@ -139,12 +132,8 @@ def test_search_o1_is_told_what_it_may_not_search():
 
 
 def test_a_reading_sees_the_reasoning_and_falls_silent():
-  script = [
-    f"one\n\ntwo\nthree {searching('search_o1', 'a', '')}",
-    "<think> final information: x </think>",
-    "\\boxed{b}",
-  ]
-  _, episode, tape = play("search_o1", script, [FOUND])
+  begun = f"one\n\ntwo\nthree {searching('search_o1', 'a', '')}"
+  _, episode, tape = play("search_o1", [begun, "<think> final information: x </think>", "\\boxed{b}"], [FOUND])
   asked = [event[1] for event in tape if event[0] == "start"][1]
   assert "Query: a\n" in asked and "Question: Who leads Norsk\n...\n" not in asked and SHOWN["heads"] in asked
   assert NOTHING in episode.turns[1].text
@@ -152,16 +141,12 @@ def test_a_reading_sees_the_reasoning_and_falls_silent():
   assert shortened(steps, AGENTS["search_o1"]) == ("Question: q\n...\n2 <|begin_search_query|>\n...\n5\n6\n7\n8")
 
 
-@pytest.mark.parametrize(
-  "agent, ends", [("search_r1", True), ("desa", True), ("autorefine", True), ("research", False)]
-)
+@pytest.mark.parametrize("agent, ends", [("search_r1", "?"), ("desa", "?"), ("autorefine", "?"), ("research", "")])
 def test_questions_end_as_in_the_agents_data(agent, ends, tmp_path):
   (tmp_path / "words.txt").write_text("Q: {question}\n")
-  asked = dataclasses.replace(EXAMPLE, question=" who wrote it ")
   recipe = recipes.get("released", agent=agent, instructions=f"file:{tmp_path}/words.txt")
-  assert recipe.prompt.messages(asked)[0]["content"] == "Q: who wrote it" + "?" * ends
-  whole = dataclasses.replace(EXAMPLE, question="who wrote it?")
-  assert recipe.prompt.messages(whole)[0]["content"] == "Q: who wrote it?"
+  for question, shown in ((" who wrote it ", "Q: who wrote it" + ends), ("who wrote it?", "Q: who wrote it?")):
+    assert recipe.prompt.messages(dataclasses.replace(EXAMPLE, question=question))[0]["content"] == shown
 
 
 def test_the_wording_of_a_reading_comes_from_a_file(tmp_path):
@@ -176,8 +161,6 @@ def test_the_wording_of_a_reading_comes_from_a_file(tmp_path):
 
 
 def test_documents_are_cut():
-  for agent in AGENTS:
-    protocol = AGENTS[agent]
-    tokenizer = scripted.ScriptedPolicy([]).tokenizer
-    long = dataclasses.replace(FOUND[1], text="x" * 500)
+  tokenizer, long = scripted.ScriptedPolicy([]).tokenizer, dataclasses.replace(FOUND[1], text="x" * 500)
+  for agent, protocol in AGENTS.items():
     assert len(protocol.shown([long] * 2, tokenizer, 40)) <= 2 * 40 + len(protocol.between), agent

@@ -27,13 +27,9 @@ STEPS = [
   dict(question="#1 >> town of birth", answer="Melk", passage=3),
 ]
 TWO_HOPS = Example(
-  "b",
-  "In which town was the man born who built the bridge of Linz?",
-  ("Melk",),
-  (OTHERS[0], LINZ, OTHERS[1], WEBER),
-  (3, 1),
-  meta=dict(decomposition=STEPS),
-)
+  "b", "In which town was the man born who built the bridge of Linz?", ("Melk",), (OTHERS[0], LINZ, OTHERS[1], WEBER),
+  (3, 1), meta=dict(decomposition=STEPS),
+)  # fmt: skip
 QUOTE = "Its bridge was built in 1872 by Dr. Karl Weber of St. Anton."
 BORN = "He was born in the town of Melk in 1831."
 VARIANTS = (
@@ -59,8 +55,7 @@ def maker(name, index, **switches):
   return demonstrations.Maker(settings.of(config))
 
 
-def played(made, *examples):
-  return asyncio.run(made.many(examples, 0))
+played = lambda made, *examples: asyncio.run(made.many(examples, 0))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -77,8 +72,7 @@ def test_a_demonstration_is_right_in_shape_and_without_tricks(name, index):
     assert terms.get("format", 1.0) == 1.0
     if name.split(":")[0] == "arena" and "relevance" in terms:
       assert terms == dict(format=1.0, accuracy=1.0, relevance=1.0, bonus=1.0)
-    if name.split(":")[0] == "care":
-      assert terms["retrieval"] == 1.0
+    assert name.split(":")[0] != "care" or terms["retrieval"] == 1.0
     if made.recipe.searches and not made.recipe.needs_passages:
       assert made.recipe.outcome(example, episode) == 1.0
 
@@ -146,9 +140,6 @@ def test_rows_that_cannot_be_shown_are_counted_by_reason(index):
     assert played(made, ONE_HOP) == ([], {"left out: a turn longer than config.rollout.max_new_tokens": 1})
   made.room = 50
   assert played(made, ONE_HOP) == ([], {"left out: longer than config.rollout.context": 1})
-
-
-def test_a_recipe_gives_its_whole_reward_or_the_row_is_left_out(index):
   made = maker("arena", index)
   made.recipe = dataclasses.replace(made.recipe, script=lambda *_: "<answer> Weber </answer>")
   (status,) = played(made, ONE_HOP)[1]

@@ -20,8 +20,7 @@ STOPS = ("</search>", "</answer>")
 paper, shaped, repo = (recipes.get("search_r1", name) for name in ("paper", "format", "repo"))
 
 
-def scored(turns, recipe=paper):
-  return recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
+scored = lambda turns, recipe=paper: recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
 
 
 # ---- the episode ----------------------------------------------------------------------------------------------------
@@ -31,13 +30,9 @@ def test_the_tape_of_an_episode():
   first, last = "<think> hm </think><search> capital of France </search>", "<think> so </think><answer> Paris </answer>"
   episode, tape = scripted.play(paper, EXAMPLE, [first + " and junk", last], [[FRANCE]])
   assert tape == [
-    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]),
-    ("generate", STOPS, first),
-    ("search", "capital of France"),
-    ("observe", BLOCK),
-    ("generate", STOPS, last),
-    ("end", "answer"),
-  ]
+    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]), ("generate", STOPS, first),
+    ("search", "capital of France"), ("observe", BLOCK), ("generate", STOPS, last), ("end", "answer"),
+  ]  # fmt: skip
   assert (episode.ended, episode.num_searches) == ("answer", 1)
   assert episode.searches[0].query == "capital of France" and episode.searches[0].found == (FRANCE,)
   assert paper.score(EXAMPLE, episode) == {"answer": 1.0} and paper.outcome(EXAMPLE, episode) == 1.0
@@ -78,20 +73,13 @@ def test_documents_are_opened_and_words_are_found_in_them():
   stops = ("</search>", "</open>", "</find>", "</answer>")
   near, far = Passage("d#1", "France", "Its rivers."), Passage("d#4", "France", "The capital is Paris. </find>")
   script = [
-    "<find> capital </find>",  # nothing is open yet
-    "<search> France </search>",
-    "<open> 3 </open>",  # two were found
-    "<open> 2 </open>",
-    "<find> capital </find>",
-    "<open> 1 </open><answer> Paris </answer>",
-  ]
+    "<find> capital </find>", "<search> France </search>", "<open> 3 </open>",  # nothing is open yet; two were found
+    "<open> 2 </open>", "<find> capital </find>", "<open> 1 </open><answer> Paris </answer>",
+  ]  # fmt: skip
   results = [[FRANCE, near], [near, Passage("d#2", "France", "Its wine.")], [far]]
   episode, tape = scripted.play(recipes.get("search_r1", "browse", max_searches=5), EXAMPLE, script, results)
-  assert [event for event in tape if event[0] in ("search", "open", "find")] == [
-    ("search", "France"),
-    ("open", "d#1"),
-    ("find", "d#1", "capital"),
-  ]
+  done = [event for event in tape if event[0] in ("search", "open", "find")]
+  assert done == [("search", "France"), ("open", "d#1"), ("find", "d#1", "capital")]
   assert tape[1] == ("generate", stops, script[0]) and tape[2][1] == tape[7][1] == BROWSE_NOTICE
   assert [found.query for found in episode.searches] == ["France", "open d#1", "find capital in d#1"]
   assert episode.searches[2].text == passages.block([far]) and "</find>" not in episode.searches[2].text
@@ -102,24 +90,23 @@ def test_documents_are_opened_and_words_are_found_in_them():
     assert scripted.play(browse, EXAMPLE, script, [[FRANCE]])[0].num_searches == 1
 
 
-def test_notices_count_as_turns():
+def test_notices_count_as_turns_and_a_search_that_finds_nothing_is_a_search():
   recipe = recipes.get("search_r1", max_searches=2)
   episode, _ = scripted.play(recipe, EXAMPLE, ["hm", "<search> x </search>", "hm", "never"], [[]])
   assert episode.ended == "searches" and len(episode.turns) == 5
-
-
-def test_a_search_that_finds_nothing_is_a_search():
   episode, tape = scripted.play(paper, EXAMPLE, ["<search> x </search>", "<answer> y </answer>"], [[]])
   assert ("observe", "\n\n<information></information>\n\n") in tape
   assert episode.num_searches == 1 and episode.searches[0].found == ()
 
 
-def test_a_full_context_ends_the_episode():
+def test_a_full_context_ends_the_episode_and_a_failed_tool_fails_it():
   room = len(paper.prompt.messages(EXAMPLE)[0]["content"]) + 40
   for said, tail in (("<search> x </search>", "search"), ("hm", "generate")):
     episode, tape = scripted.play(paper, EXAMPLE, [said], [[FRANCE]], room=room)
     assert episode.ended == "budget" and [event[0] for event in tape][-3:] == [tail, "full", "end"]
     assert paper.score(EXAMPLE, episode) == {"answer": 0.0}
+  with pytest.raises(ToolFailed):  # the caller that runs the episodes marks it as failed
+    scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
 
 
 def test_passages_are_cut_and_blocks_stay_closed():
@@ -129,11 +116,6 @@ def test_passages_are_cut_and_blocks_stay_closed():
   shown = episode.searches[0].text
   assert shown.endswith("</information>\n\n") and "Doc 2(Title: France)" in shown and len(shown) < 160
   assert episode.searches[0].found == (long, FRANCE)  # the record keeps the whole passages
-
-
-def test_a_failed_tool_fails_the_episode():
-  with pytest.raises(ToolFailed):  # the caller that runs the episodes marks it as failed
-    scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
@@ -165,37 +147,31 @@ def test_actions_of_several_pairs():
   assert repo.parser.act(two) == ("answer", "a")
 
 
-@pytest.mark.parametrize(
-  ("text", "found"),
-  [
-    (BLOCK, (Passage("1", "France", "Its capital is Paris."),)), ("\n\n<information></information>\n\n", ()),
-    ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
-    (NOTICE, None), ("<information> cut off", None), ("", None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "found"), [
+  (BLOCK, (Passage("1", "France", "Its capital is Paris."),)), ("\n\n<information></information>\n\n", ()),
+  ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
+  (NOTICE, None), ("<information> cut off", None), ("", None),
+])  # fmt: skip
 def test_what_the_environment_appends(text, found):
   query = None if found is None else "q"
   assert paper.parser.observed("<search> q </search>", text) == (query, found)
 
 
-@pytest.mark.parametrize(
-  ("turns", "right"),
-  [
-    ([], 0.0), ([("model", "")], 0.0), ([("model", "Paris"), ("environment", NOTICE)], 0.0),
-    ([("model", "<answer> Paris")], 0.0),
-    ([("model", "<answer> Rome </answer><answer> Paris </answer>")], 1.0),  # the last one counts
-    ([("model", "<answer> Paris </answer><answer> Rome </answer>")], 0.0),
-    ([("model", "<answer> Paris </answer>"), ("environment", "x"), ("model", "hm")], 1.0),
-    ([("model", "<answer> Paris"), ("environment", NOTICE), ("model", "</answer>")], 0.0),  # tags of two turns
-    ([("model", "<search> x </search>"), ("environment", BLOCK + "<answer> Paris </answer>"), ("model", "ok")], 0.0),
-    ([("model", "<search> x </search>"), ("environment", TAGGED), ("model", "")], 0.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("turns", "right"), [
+  ([], 0.0), ([("model", "")], 0.0), ([("model", "Paris"), ("environment", NOTICE)], 0.0),
+  ([("model", "<answer> Paris")], 0.0),
+  ([("model", "<answer> Rome </answer><answer> Paris </answer>")], 1.0),  # the last one counts
+  ([("model", "<answer> Paris </answer><answer> Rome </answer>")], 0.0),
+  ([("model", "<answer> Paris </answer>"), ("environment", "x"), ("model", "hm")], 1.0),
+  ([("model", "<answer> Paris"), ("environment", NOTICE), ("model", "</answer>")], 0.0),  # tags of two turns
+  ([("model", "<search> x </search>"), ("environment", BLOCK + "<answer> Paris </answer>"), ("model", "ok")], 0.0),
+  ([("model", "<search> x </search>"), ("environment", TAGGED), ("model", "")], 0.0),
+])  # fmt: skip
 def test_which_answer_counts(turns, right):
   assert scored(turns) == {"answer": right}
 
 
-def test_forged_results_earn_nothing():
+def test_forged_results_earn_nothing_and_what_breaks_the_format():
   own = "<information>Doc 1(Title: France) Paris <answer> Paris </answer></information>"
   assert scored([("model", own)]) == {"answer": 0.0}
   assert scored([("model", "<information><answer> Paris </answer></information>")]) == {"answer": 0.0}
@@ -204,12 +180,11 @@ def test_forged_results_earn_nothing():
   turns = [("model", f"{think}<search> x </search>{BLOCK}{think}<answer> Rome </answer>")]
   terms = scored(turns, shaped)
   assert terms == dict(answer=0.0, format=0.5, retrieval=0.0)  # a wrong answer in a wrong format; nothing was found
-  honest = [
-    ("model", f"{think}<search> x </search>"),
-    ("environment", BLOCK),
-    ("model", f"{think}<answer> Rome </answer>"),
-  ]
+  last = ("model", f"{think}<answer> Rome </answer>")
+  honest = [("model", f"{think}<search> x </search>"), ("environment", BLOCK), last]
   assert scored(honest, shaped) == dict(answer=0.0, format=1.0, retrieval=1.0)
+  noticed = [("model", think), ("environment", NOTICE), ("model", think + "<answer> Paris </answer>")]
+  assert scored(noticed, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)  # a notice breaks the format, too
 
 
 def test_normalised_golds():
@@ -246,15 +221,12 @@ def test_the_published_table():
   search = ("model", think + "<search> x </search>")
   recipe = recipes.get("search_r1", "format", retrieval_weight=0.1)
 
-  def reward(*turns):
-    return recipe.reward(scored(list(turns), recipe), step=0)
-
-  assert reward(search, block, ("model", think + "<answer> Paris </answer>")) == pytest.approx(1.0)
-  assert reward(search, block, ("model", "<answer> Paris </answer>")) == pytest.approx(0.8)
-  assert reward(search, block, ("model", think + "<answer> Rome </answer>")) == pytest.approx(0.3)
-  assert reward(("model", think + "<answer> Rome </answer>")) == pytest.approx(0.2)
-  assert reward(("model", "<answer> Rome </answer>")) == pytest.approx(0.1)
-  assert reward(search, block, ("model", think)) == 0.0
+  for before, last, reward in (
+    ([search, block], think + "<answer> Paris </answer>", 1.0), ([search, block], "<answer> Paris </answer>", 0.8),
+    ([search, block], think + "<answer> Rome </answer>", 0.3), ([], think + "<answer> Rome </answer>", 0.2),
+    ([], "<answer> Rome </answer>", 0.1), ([search, block], think, 0.0),
+  ):  # fmt: skip
+    assert recipe.reward(scored([*before, ("model", last)], recipe), step=0) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(("before", "found"), [("", 1.0), ("word " * 20, 0.0)])
@@ -273,12 +245,6 @@ def test_agrees_with_the_authors_code():
     episode = Episode.from_text(recipe, example, row["turns"])
     assert in_shape(episode) == row["valid"], row
     assert recipe.reward(recipe.score(example, episode), 0) == pytest.approx(row["score"]), row
-
-
-def test_a_notice_breaks_the_format():
-  think = "<think> a </think>"
-  turns = [("model", think), ("environment", NOTICE), ("model", think + "<answer> Paris </answer>")]
-  assert scored(turns, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)
 
 
 # ---- prompt ---------------------------------------------------------------------------------------------------------

@@ -9,25 +9,18 @@ from ragrl_jax.testing import scripted
 PASSAGE = Passage("a", "Oslo", "Ann Lee leads Oslo.")
 EXAMPLE = Example("1", "Who leads Oslo?", ("Ann Lee",), (PASSAGE,), supporting=(0,))
 SEARCH, RIGHT, WRONG = "<search> Oslo </search>", "<answer> Ann Lee </answer>", "<answer> Bob </answer>"
+SEARCHED = [SEARCH, f"<think> It says so. </think>{RIGHT}"]
 SECTIONS = "<relevance>[1]</relevance>\n<analysis>[1] says so</analysis>\n<answer>Ann Lee</answer>"
 REASONED = "<reason>It says so.</reason>\n<extract>Ann Lee leads Oslo.</extract>\n<answer>Ann Lee</answer>"
 # name, preset → what the model says after its thought. Probes of LEAR follow.
 REPLIES = {
-  ("search_r1", "format"): [SEARCH, f"<think> It says so. </think>{RIGHT}"],
-  ("search_r1", "repo"): [SEARCH, f"<think> It says so. </think>{RIGHT}"],
-  ("veritas", "em_format"): [SEARCH, f"<think> It says so. </think>{RIGHT}"],
+  ("search_r1", "format"): SEARCHED, ("search_r1", "repo"): SEARCHED, ("veritas", "em_format"): SEARCHED,
   ("when_to_search", "exact"): [f"<reflect> I know. </reflect>{RIGHT}"],
-  ("care", "no_retrieval"): ["Answer: Ann Lee"],
-  ("care", "original"): ["Ann Lee"],
-  ("arena", "paper"): [SECTIONS],
-  ("arena", "naive"): [RIGHT],
-  ("arena", "direct"): [RIGHT],
-  ("lear", "answers_f"): [REASONED],
-  ("lear", "paper"): [REASONED, " Ann Lee </answer>", " Ann Lee </answer>"],
-  ("untrained", "paper"): [RIGHT],
-  ("untrained", "closed_book"): [RIGHT],
-  ("untrained", "self_ask"): [RIGHT],
-}
+  ("care", "no_retrieval"): ["Answer: Ann Lee"], ("care", "original"): ["Ann Lee"],
+  ("arena", "paper"): [SECTIONS], ("arena", "naive"): [RIGHT], ("arena", "direct"): [RIGHT],
+  ("lear", "answers_f"): [REASONED], ("lear", "paper"): [REASONED, " Ann Lee </answer>", " Ann Lee </answer>"],
+  ("untrained", "paper"): [RIGHT], ("untrained", "closed_book"): [RIGHT], ("untrained", "self_ask"): [RIGHT],
+}  # fmt: skip
 # Of these formats `<think>` is a part, so that only a thought which the template opened is the model's own.
 WRITES = {"search_r1", "veritas", "when_to_search", "care"}
 MUSES = "Perhaps <relevance>[2]</relevance> <answer> Bob </answer>, or <search> Bob </search>? Answer: no. It is so."

@@ -44,10 +44,7 @@ def believed(recipe, turns):
   return Episode.from_text(recipe, EXAMPLE, turns, facts={term: (1.0,) * len(some) for term, some in asked.items()})
 
 
-def earned(recipe, turns):
-  return recipe.reward(recipe.score(EXAMPLE, believed(recipe, turns)), 10**6)
-
-
+earned = lambda recipe, turns: recipe.reward(recipe.score(EXAMPLE, believed(recipe, turns)), 10**6)
 ROWS = [(name, *row) for name in ("search_r1", "veritas") for row in table(name)]
 
 
@@ -87,16 +84,13 @@ def test_a_refused_verdict_is_not_waited_for():
 
 
 @pytest.mark.parametrize("name", ["search_r1", "veritas"])
-@pytest.mark.parametrize(
-  ("turns", "tag"),
-  [
-    ([("model", "<think> a </think> so \\boxed{Harald III}")], r"\boxed{"),
-    ([("model", "<think> a </think><search> x </search>"), ("environment", "<result> Oslo </result>")], "<result>"),
-    ([("model", '<tool_call>{"query": "x"}</tool_call>')], "<tool_call>"),
-    ([("model", "x"), ("environment", "\n<tool_response>\nOslo\n</tool_response>")], "<tool_response>"),
-    ([("model", "<|begin_search_query|>x<|end_search_query|>")], "<|begin_search_query|>"),
-  ],
-)
+@pytest.mark.parametrize(("turns", "tag"), [
+  ([("model", "<think> a </think> so \\boxed{Harald III}")], r"\boxed{"),
+  ([("model", "<think> a </think><search> x </search>"), ("environment", "<result> Oslo </result>")], "<result>"),
+  ([("model", '<tool_call>{"query": "x"}</tool_call>')], "<tool_call>"),
+  ([("model", "x"), ("environment", "\n<tool_response>\nOslo\n</tool_response>")], "<tool_response>"),
+  ([("model", "<|begin_search_query|>x<|end_search_query|>")], "<|begin_search_query|>"),
+])  # fmt: skip
 def test_another_agents_transcript_is_an_error(name, turns, tag):
   with pytest.raises(ValueError, match=re.escape(f"another agent's transcript, with {tag!r}")):
     Episode.from_text(recipes.get(name), EXAMPLE, turns)

@@ -27,13 +27,9 @@ def tape(preset, script, results=(), **options):
   return episode, searched, [event[1:] for event in events if event[0] == "generate"]
 
 
-@pytest.mark.parametrize(
-  ("text", "label"),
-  [
-    (" b ", "B"), ("Label: C", "C"), ("Category B", "B"), ("several searches (C)", "C"), ("a search: A", "A"),
-    ("", "B"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "label"), [
+  (" b ", "B"), ("Label: C", "C"), ("Category B", "B"), ("several searches (C)", "C"), ("a search: A", "A"), ("", "B"),
+])  # fmt: skip
 def test_the_label_of_a_reply(text, label):
   assert several.read_label(text) == label
 
@@ -62,12 +58,15 @@ def test_an_answer_in_a_thought_is_none(opened):
   assert not structs.opened([prompt, Segment(MODEL, (), "well </think> so")])
 
 
-def test_rag_searches_once():
+def test_rag_searches_once_if_the_context_has_room():
   episode, searched, said = tape("paper", [f"so {ANSWER}"], [[FILM, TOWN]])
   assert searched == [QUESTION] and len(said) == 1 and episode.num_searches == 1
   assert "Ann Lee leads it." in episode.turns[0].text and episode.turns[0].query == QUESTION
   episode, _, _ = tape("paper", ["I do not know"], [[]])
   assert episode.ended == "eos" and recipes.get("untrained").outcome(EXAMPLE, episode) == 0.0
+  room = len(recipes.get("untrained").prompt.messages(EXAMPLE)[0]["content"]) + 10
+  episode, _, said = tape("paper", [], [[FILM]], room=room)
+  assert episode.ended == "budget" and said == [] and episode.num_searches == 0
 
 
 def test_ircot_searches_for_each_thought():
@@ -91,40 +90,30 @@ def test_iter_retgen_searches_for_its_own_answer():
 
 
 def test_self_ask():
-  script = ["<question> Where is its seat? </question>", f"Oslo. {ANSWER}"]
-  episode, searched, _ = tape("self_ask", script, [[FILM]])
+  episode, searched, _ = tape("self_ask", ["<question> Where is its seat? </question>", f"Oslo. {ANSWER}"], [[FILM]])
   assert searched == ["Where is its seat?"] and episode.ended == "answer" and episode.num_searches == 1
   assert tape("self_ask", [ANSWER])[1] == []
 
 
-@pytest.mark.parametrize(
-  ("said", "searched"),
-  [
-    ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", []),
-    ("<need> no, not yet; eyes </need>", []),  # "yes" is a word of its own
-    ("<need> Well, yes: there is no other way </need>", [QUESTION]),  # the first of the two decides
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "searched"), [
+  ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", []),
+  ("<need> no, not yet; eyes </need>", []),  # "yes" is a word of its own
+  ("<need> Well, yes: there is no other way </need>", [QUESTION]),  # the first of the two decides
+])  # fmt: skip
 def test_skr_searches_if_it_says_so(said, searched):
   episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])
   assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
 
 
-@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
-def test_a_judge_says_what_is_right(verdict, right):
+@pytest.mark.parametrize("verdict", [1.0, 0.0, None])
+def test_a_judge_says_what_is_right(verdict):
   recipe = recipes.get("untrained", correctness="judge")
   said = ["<answer> Lee, Ann </answer>"]
   episode, events = scripted.play(recipe, EXAMPLE, said, [[FILM]], verdicts=[verdict])
-  assert events[-1] == ("judge", (("Ann Lee\nA. Lee", "Lee, Ann"),)) and recipe.outcome(EXAMPLE, episode) == right
+  assert events[-1] == ("judge", (("Ann Lee\nA. Lee", "Lee, Ann"),)) and recipe.outcome(EXAMPLE, episode) == verdict
   episode, events = scripted.play(recipe, EXAMPLE, [ANSWER], [[FILM]])  # a gold needs no judge
   assert "judge" not in [kind for kind, *_ in events] and recipe.outcome(EXAMPLE, episode) == 1.0
   assert recipes.get("untrained").outcome(EXAMPLE, episode) == 1.0
-
-
-def test_full_contexts_end():
-  room = len(recipes.get("untrained").prompt.messages(EXAMPLE)[0]["content"]) + 10
-  episode, _, said = tape("paper", [], [[FILM]], room=room)
-  assert episode.ended == "budget" and said == [] and episode.num_searches == 0
 
 
 def test_sentences_are_copied_whatever_their_case_spaces_and_signs():
@@ -165,9 +154,7 @@ def play(preset, script, results=(), example=EXAMPLE, switches=None, **options):
   return recipe, episode, asked, [text for kind, text, *_ in tape if kind == "search"]
 
 
-def row(recipe, example, episode):
-  (scored,) = rewards.score(recipe, [example], [episode], 0)
-  return harness.prediction(recipe, scored)
+row = lambda recipe, example, episode: harness.prediction(recipe, *rewards.score(recipe, [example], [episode], 0))
 
 
 def sure(*verdicts, switches=None, results=((FILM, TOWN),), example=EXAMPLE):
@@ -175,17 +162,14 @@ def sure(*verdicts, switches=None, results=((FILM, TOWN),), example=EXAMPLE):
   return play("sure", script, results, example, switches)
 
 
-@pytest.mark.parametrize(
-  ("verdicts", "points", "answer"),
-  [
-    # Validity of Bob's and Ann's summary; then (1: Bob's, 2: Ann's), then (1: Ann's, 2: Bob's).
-    (("False", "True.", "Passage 2", "Passage 1"), [0.0, 2.0], "Ann Lee"),
-    (("True", "True", "Passage 1", "passage 2 does"), [2.0, 1.0], "Bob"),
-    (("False", "True", "Passage 1", "Passage 1"), [0.5, 1.5], "Ann Lee"),  # the orders contradict each other
-    (("True", "True", "both", "neither"), [1.5, 1.5], "Bob"),  # the first of equal ones
-    (("untrue", "True", "Passage 1", "no"), [1.0, 1.0], "Bob"),  # a single vote decides; "untrue" is no verdict
-  ],
-)
+@pytest.mark.parametrize(("verdicts", "points", "answer"), [
+  # Validity of Bob's and Ann's summary; then (1: Bob's, 2: Ann's), then (1: Ann's, 2: Bob's).
+  (("False", "True.", "Passage 2", "Passage 1"), [0.0, 2.0], "Ann Lee"),
+  (("True", "True", "Passage 1", "passage 2 does"), [2.0, 1.0], "Bob"),
+  (("False", "True", "Passage 1", "Passage 1"), [0.5, 1.5], "Ann Lee"),  # the orders contradict each other
+  (("True", "True", "both", "neither"), [1.5, 1.5], "Bob"),  # the first of equal ones
+  (("untrue", "True", "Passage 1", "no"), [1.0, 1.0], "Bob"),  # a single vote decides; "untrue" is no verdict
+])  # fmt: skip
 def test_sure_compares_summaries(verdicts, points, answer):
   recipe, episode, asked, queries = sure(*verdicts)
   assert queries == [QUESTION] and episode.num_searches == 1 and len(asked) == 7
@@ -199,11 +183,6 @@ def test_sure_compares_summaries(verdicts, points, answer):
   assert [s.text for s in episode.segments if s.owner == MODEL][1:3] == ["Bob it is.", "Ann leads Oslo."]
 
 
-def test_later_prompts_show_documents_as_short_as_the_first():
-  _, _, asked, _ = sure("True", "True", "Passage 1", "Passage 2", switches=dict(max_passage_tokens=30))
-  assert "Its s" in asked[1] and "Its seat is" not in asked[1]  # "Doc 1(Title: Norsk) " has 20 of the 30 bytes
-
-
 def test_thoughts_of_a_reasoning_model_are_no_verdict():
   thought = "<think> True? Passage 2? <answer> Eve </answer> </think>"
   script = ["<answer> Bob </answer> or <answer> Ann Lee </answer>", "Bob it is.", "Ann.", "False", "True", "Passage 2",
@@ -213,10 +192,12 @@ def test_thoughts_of_a_reasoning_model_are_no_verdict():
   assert not any("Eve" in text for text in asked)
 
 
-def test_sure_reads_given_passages_and_needs_two_candidates():
+def test_sure_reads_given_passages_and_short_ones_and_needs_two_candidates():
   _, episode, asked, queries = sure("True", "True", "Passage 1", "Passage 2", results=(), example=GIVEN,
                                     switches=dict(documents="given"))  # fmt: skip
   assert queries == [] and "1. Norsk: Its seat is Oslo." in asked[0] and episode.num_searches == 0
+  _, _, asked, _ = sure("True", "True", "Passage 1", "Passage 2", switches=dict(max_passage_tokens=30))
+  assert "Its s" in asked[1] and "Its seat is" not in asked[1]  # "Doc 1(Title: Norsk) " has 20 of the 30 bytes
   for said, answer, ended in ((ANSWER * 2, "Ann Lee", "answer"), ("I cannot say.", None, "eos")):
     recipe, episode, asked, _ = play("sure", [said], [[FILM]])
     assert len(asked) == 1 and (episode.facts["answer"], episode.ended) == (answer, ended)
@@ -289,14 +270,10 @@ def test_flares_answer_may_span_several_sentences():
   assert "answer" not in episode.facts  # the turn has it
 
 
-@pytest.mark.parametrize(
-  ("label", "script", "queries"),
-  [
-    ("A", [ANSWER], []),
-    ("B", [ANSWER], [QUESTION]),
-    ("C", ["<thought> Its seat is Oslo. </thought>", ANSWER], [QUESTION, "Its seat is Oslo."]),
-  ],
-)
+@pytest.mark.parametrize(("label", "script", "queries"), [
+  ("A", [ANSWER], []), ("B", [ANSWER], [QUESTION]),
+  ("C", ["<thought> Its seat is Oslo. </thought>", ANSWER], [QUESTION, "Its seat is Oslo."]),
+])  # fmt: skip
 def test_adaptive_rag_takes_a_route(label, script, queries):
   results = [[FILM], [TOWN]]
   recipe, episode, asked, found = play("adaptive", [f"<need> {label} </need>", *script], results)
@@ -305,17 +282,14 @@ def test_adaptive_rag_takes_a_route(label, script, queries):
   verdicts = {"A": [1.0, 1.0], "B": [0.2, 0.7], "C": [0.2, 0.1]}[label]
   _, episode, asked, found = play("adaptive", script, results, switches=dict(classifier="judge"), verdicts=verdicts)
   assert found == queries and episode.facts["complexity"] == label and len(asked) == 1
+  _, episode, _, queries = play("adaptive", ["I wonder.", ANSWER], [[FILM]])  # no label: one search
+  assert episode.facts["complexity"] == "B" and queries == [QUESTION]
 
 
 @pytest.mark.parametrize("verdicts", [[None, 0.1], [0.2, None]])
 def test_adaptive_rag_takes_no_route_without_a_verdict(verdicts):  # which is no "no"
   with pytest.raises(ToolFailed, match="the judge gave no verdict on the complexity"):
     play("adaptive", [ANSWER], [[FILM]], switches=dict(classifier="judge"), verdicts=verdicts)
-
-
-def test_adaptive_rag_without_a_label_searches_once():
-  _, episode, _, queries = play("adaptive", ["I wonder.", ANSWER], [[FILM]])
-  assert episode.facts["complexity"] == "B" and queries == [QUESTION]
 
 
 def test_recomp_reads_its_summary_alone():
@@ -340,10 +314,11 @@ def test_filco_keeps_what_stands_in_a_document():
   assert play("filco", [], [[FILM, TOWN]], room=room)[1].ended == "budget"
 
 
-@pytest.mark.parametrize(("method", "said"), [("rag", ANSWER), ("cot", f"<think> x </think>{ANSWER}"), (
-  "self_ask", f"<question> Where is its seat? </question> Oslo. {ANSWER}")])  # fmt: skip
-def test_given_passages_are_read_and_nothing_is_searched_for(method, said):
-  preset = "given" if method == "rag" else f"{method},given"
+@pytest.mark.parametrize(("preset", "said"), [
+  ("given", ANSWER), ("cot,given", f"<think> x </think>{ANSWER}"),
+  ("self_ask,given", f"<question> Where is its seat? </question> Oslo. {ANSWER}"),
+])  # fmt: skip
+def test_given_passages_are_read_and_nothing_is_searched_for(preset, said):
   recipe, episode, asked, queries = play(preset, [said], example=GIVEN)
   assert queries == [] and episode.model_text == said and recipe.outcome(GIVEN, episode) == 1.0
   assert "1. Norsk: Its seat is Oslo. It is old.\n2. Oslo: Ann Lee leads it." in asked[0]

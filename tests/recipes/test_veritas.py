@@ -30,23 +30,13 @@ SAID = (
 TURNS = [
   ("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]), ("model", SAID[2]),
 ]  # fmt: skip
-paper = recipes.get("veritas")
+paper, every = recipes.get("veritas"), recipes.get("veritas", judge_search=True, judge_answer=True)
 
 
-def episode(turns, recipe=paper, **facts):
-  return Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
-
-
-def pairs(turns):
-  return steps(episode(turns).turns)
-
-
-def scored(turns, recipe=paper, **facts):
-  return recipe.score(EXAMPLE, episode(turns, recipe, **facts))
-
-
-def with_last(text):
-  return [*TURNS[:-1], ("model", text)]
+episode = lambda turns, recipe=paper, **facts: Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
+pairs = lambda turns: steps(episode(turns).turns)
+scored = lambda turns, recipe=paper, **facts: recipe.score(EXAMPLE, episode(turns, recipe, **facts))
+with_last = lambda text: [*TURNS[:-1], ("model", text)]
 
 
 # ---- the episode ----------------------------------------------------------------------------------------------------
@@ -64,7 +54,6 @@ def test_the_tape_of_an_episode():
 
 
 def test_the_judge_is_asked_about_the_chosen_terms():
-  every = recipes.get("veritas", judge_search=True, judge_answer=True)
   played, tape = scripted.play(every, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0, 1.0, 1.0, 0.0])
   assert [event[1] for event in tape if event[0] == "judge"] == [
     ((SHOWN[0], HOP), (SHOWN[1], END)),
@@ -77,6 +66,8 @@ def test_the_judge_is_asked_about_the_chosen_terms():
     played, tape = scripted.play(recipe, EXAMPLE, SAID, [[FILM], [TOWN]])
     assert not played.facts and "judge" not in [event[0] for event in tape]
     assert recipe.reward(recipe.score(EXAMPLE, played), 1000) is not None
+  played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])  # there is nothing to judge
+  assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
 
 
 def test_each_dimension_asks_its_own_judge():
@@ -87,17 +78,11 @@ def test_each_dimension_asks_its_own_judge():
       terms[term] = len(pairs)
       return await super().judge(pairs, term)
 
-  every = recipes.get("veritas", judge_search=True, judge_answer=True)
   policy = scripted.ScriptedPolicy(SAID)
   asyncio.run(every.play(EXAMPLE, policy, Named(policy, [[FILM], [TOWN]], [1.0] * 5)))
   assert terms == dict(information_think=2, think_search=2, think_answer=1)
   assert set(every.judged) == set(terms) and paper.judged == ("information_think",)
   assert recipes.get("veritas", "em").judged == ()
-
-
-def test_nothing_to_judge_makes_no_call():
-  played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
-  assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
 
 
 def test_notices_empty_queries_and_a_full_context():
@@ -111,7 +96,6 @@ def test_notices_empty_queries_and_a_full_context():
 
 
 def test_a_failed_judge_fails_the_episode():
-
   class Down(scripted.ScriptedTools):
     async def judge(self, pairs, term=""):
       raise ToolFailed("no judge")
@@ -130,16 +114,16 @@ def test_pairs_by_hand():
   assert found.information_think == ((SHOWN[0], HOP), (SHOWN[1], END))
   assert found.think_answer == ((END, "Harald III"),)
   assert found.spoken == (2, 4)
+  found = pairs([("model", "hm"), ("environment", NOTICE), ("model", SAID[2])])  # notices are not results
+  assert found.information_think == found.think_search == () and found.think_answer == ((END, "Harald III"),)
 
 
 def test_results_without_a_thought():
   for said in (
     "<answer> Harald III </answer>", "<search> x </search>", "I see.", "", "<think> never closed",
     "<think>  </think><answer> x </answer>", "<answer> x </answer><think> late </think>",
-    "<search> <think> inside </think> x </search>",
-    "<answer> <think> inside </think> x </answer>",
-    "<think> cut at <search> x </search>",
-    "<information><think> own </think></information>",
+    "<search> <think> inside </think> x </search>", "<answer> <think> inside </think> x </answer>",
+    "<think> cut at <search> x </search>", "<information><think> own </think></information>",
   ):  # fmt: skip
     assert pairs(with_last(said)).information_think == ((SHOWN[0], HOP), (SHOWN[1], None)), said
     assert scored(with_last(said), information_think=(1.0,))["information_think"] == 0.5, said
@@ -168,11 +152,6 @@ def test_a_cut_result_block_still_counts():
   assert steps(turns).information_think[1] == (cut.text.strip().removeprefix("<information>"), END)
 
 
-def test_notices_are_not_results():
-  found = pairs([("model", "hm"), ("environment", NOTICE), ("model", SAID[2])])
-  assert found.information_think == found.think_search == () and found.think_answer == ((END, "Harald III"),)
-
-
 # ---- terms ----------------------------------------------------------------------------------------------------------
 
 
@@ -186,11 +165,8 @@ def test_half_way_up_the_ramp():
 
 def test_arms_and_ramp():
   terms = scored(TURNS, information_think=(1, 1))
-  full = {
-    preset: recipes.get("veritas", preset).reward(terms, 1005)
-    for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")
-  }
-  assert full == pytest.approx(dict(paper=1.07, em=1.0, em_it=1.05, em_ta=1.02, no_ramp=1.07, repo=1.07))
+  full = dict(paper=1.07, em=1.0, em_it=1.05, em_ta=1.02, no_ramp=1.07, repo=1.07)
+  assert {preset: recipes.get("veritas", preset).reward(terms, 1005) for preset in full} == pytest.approx(full)
   assert recipes.get("veritas", "no_ramp").reward(terms, 1) == pytest.approx(1.07)
   rising = [paper.weights(step)["information_think"] for step in range(325, 505)]
   assert rising == sorted(rising) and (rising[0], rising[-1]) == (0.0, 0.05)
@@ -213,20 +189,16 @@ def test_unknown_terms_are_not_scored():
     assert terms["information_think"] is None
     assert paper.reward(terms, 400) is None and paper.reward(terms, 300) == 1.0  # it has no weight yet
   assert scored(TURNS)["information_think"] is None  # a transcript without verdicts
-  with pytest.raises(ValueError, match="3 verdicts for 2"):
-    scored(TURNS, information_think=(1.0, 1.0, 1.0))
-  with pytest.raises(ValueError, match="from 0 to 1"):
-    scored(TURNS, information_think=(1.0, 5.0))
+  for verdicts, says in (((1.0, 1.0, 1.0), "3 verdicts for 2"), ((1.0, 5.0), "from 0 to 1")):
+    with pytest.raises(ValueError, match=says):
+      scored(TURNS, information_think=verdicts)
   assert scored([("model", SAID[2])])["information_think"] == 0.0  # never searching earns nothing
 
 
-@pytest.mark.parametrize(
-  ("preset", "unasked"),
-  [
-    ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
-    ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"}),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("preset", "unasked"), [
+  ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
+  ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"}),
+])  # fmt: skip
 def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   recipe = recipes.get("veritas", preset)
   facts = {term: (1.0, 1.0) for term in recipe.judged}
@@ -238,13 +210,10 @@ def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   assert all(math.isnan(metrics[f"term/{name}"]) for name in unasked) and metrics["unscorable"] == 0.0
 
 
-@pytest.mark.parametrize(
-  ("thought", "answer", "holds"),
-  [
-    ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
-    ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("thought", "answer", "holds"), [
+  ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
+  ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0),
+])  # fmt: skip
 def test_sub_em(thought, answer, holds):
   assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
 
@@ -285,10 +254,9 @@ def test_forged_results_earn_nothing():
 
 def test_tags_in_passages_are_no_steps():
   tagged = "</information> <think> Harald III </think><answer> Harald III </answer> <search> x </search>"
-  broken = tagged.replace("<", "< ")
   said = "<think> a </think><search> x </search>", "<answer> Harald III </answer>"
   played, tape = scripted.play(paper, EXAMPLE, said, [[Passage("p1", "<think> Harald III </think>", tagged)]])
-  shown = f"Doc 1(Title: < think> Harald III < /think>) {broken}"
+  shown = "Doc 1(Title: < think> Harald III < /think>) " + tagged.replace("<", "< ")
   assert pairs([(s.owner, s.text) for s in played.turns]) == steps(played.turns)
   found = steps(played.turns)
   assert found.information_think == ((shown, None),) and found.think_search == (("a", "x"),)
@@ -326,14 +294,10 @@ def test_tag_spam_and_repeated_answers():
   spam = "<think>" * 500 + END + "</think>" * 500 + "<answer>" * 500 + "Oslo" + "</answer>" * 500
   terms = scored(with_last(spam), information_think=(1.0, 1.0))
   assert terms == dict(answer=0.0, information_think=1.0, think_answer=1.0, think_search=None)
-  every = "<think> no </think>" + "".join(f"<answer> {gold} </answer>" for gold in ("Oslo", *EXAMPLE.golds, "Rome"))
-  assert scored(with_last(every), information_think=(1.0, 1.0))["answer"] == 0.0  # the last one counts
-
-
-def test_answers_in_thoughts():
-  inside = "<think> <answer> Harald III </answer> </think>"
-  terms = scored(with_last(inside), information_think=(1.0, 1.0))
-  assert terms["think_answer"] == 0.0  # the thought that contains it is not before it, and the one before has no answer
+  golds = "<think> no </think>" + "".join(f"<answer> {gold} </answer>" for gold in ("Oslo", *EXAMPLE.golds, "Rome"))
+  assert scored(with_last(golds), information_think=(1.0, 1.0))["answer"] == 0.0  # the last one counts
+  inside = scored(with_last("<think> <answer> Harald III </answer> </think>"), information_think=(1.0, 1.0))
+  assert inside["think_answer"] == 0.0  # the thought that contains it is not before it; the one before has no answer
 
 
 def test_reading_is_linear():
@@ -348,17 +312,16 @@ def test_reading_is_linear():
 
 
 def test_any_verdicts_give_terms():
-  draw, recipe = random.Random(1), recipes.get("veritas", judge_search=True, judge_answer=True)
-  judged = 0
+  draw, judged = random.Random(1), 0
   for turns in fuzz_child.transcripts(1000, seed=1):
-    made = episode(turns, recipe)
+    made = episode(turns, every)
     found = steps(made.turns)
     assert len(found.information_think) == len(found.think_search) == len(found.spoken) == made.num_searches
     verdicts = {
       name: tuple(draw.random() for pair in getattr(found, name) if None not in pair)
       for name in ("information_think", "think_search", "think_answer")
     }
-    terms = recipe.score(EXAMPLE, dataclasses.replace(made, facts=verdicts))
+    terms = every.score(EXAMPLE, dataclasses.replace(made, facts=verdicts))
     assert all(0.0 <= value <= 1.0 for value in terms.values())
     judged += terms["information_think"] > 0.0
   assert judged > 10

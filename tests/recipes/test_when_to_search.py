@@ -19,6 +19,7 @@ THINK, REFLECT, ANSWER = "<think> a </think>", "<reflect> b </reflect>", "<answe
 SEARCH = "<search> Oslo founder </search>"
 paper, exact = recipes.get("when_to_search"), recipes.get("when_to_search", "exact,ngrams")
 SECOND = 400  # a step of stage 2
+NOTHING = dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
 ROGER = Example("1", "Who directed the film Who Framed Roger Rabbit?", ("Robert Zemeckis",))
 README = pathlib.Path(recipes.__file__).parent / "when_to_search" / "README.md"
 
@@ -33,12 +34,8 @@ def searching(*queries, answer="Harald III", begin=THINK, reflect=REFLECT, found
   return [*turns, ("model", f"{said}<answer> {answer} </answer>")]
 
 
-def episode(turns, recipe=exact, **facts):
-  return Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
-
-
-def scored(turns, recipe=exact, **facts):
-  return recipe.score(EXAMPLE, episode(turns, recipe, **facts))
+episode = lambda turns, recipe=exact, **facts: Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
+scored = lambda turns, recipe=exact, **facts: recipe.score(EXAMPLE, episode(turns, recipe, **facts))
 
 
 # ---- the episode ----------------------------------------------------------------------------------------------------
@@ -58,14 +55,14 @@ def test_the_tape_of_an_episode():
   assert paper.score(EXAMPLE, played) == dict(answer_explore=1.0, answer_economise=0.7, search=0.0, format=1.0)
 
 
-@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
-def test_the_judge_is_asked_about_answers_that_equal_no_gold(verdict, right):
+@pytest.mark.parametrize("verdict", [1.0, 0.0, None])
+def test_the_judge_is_asked_about_answers_that_equal_no_gold(verdict):
   said = f"{THINK}{REFLECT}<answer> The King Harald! </answer>"
   played, tape = scripted.play(paper, EXAMPLE, [said], verdicts=[verdict])
   assert tape[-1] == ("judge", (("harald iii\nharald hardrada", "king harald"),))
   terms = paper.score(EXAMPLE, played)
-  assert terms["answer_explore"] == (None if right is None else 2 * right - 1)
-  assert (paper.reward(terms, 1) is None) == (right is None) and paper.outcome(EXAMPLE, played) == right
+  assert terms["answer_explore"] == (None if verdict is None else 2 * verdict - 1)
+  assert (paper.reward(terms, 1) is None) == (verdict is None) and paper.outcome(EXAMPLE, played) == verdict
   assert exact.score(EXAMPLE, played)["answer_explore"] == -1.0
   assert recipes.get("when_to_search", "no_answer_reward").reward(terms, 1) == 1.0  # it has no weight
 
@@ -86,18 +83,15 @@ def test_five_searches_and_six_generations():
   assert terms["format"] == -1.0 and terms["answer_explore"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-  "said",
-  [
-    "hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
-    "<information> <search> </search> </information>",
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("said", [
+  "hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
+  "<information> <search> </search> </information>",
+])  # fmt: skip
 def test_an_invalid_action_ends_it(said):
   played, tape = scripted.play(exact, EXAMPLE, [said, "never"])
   assert [event[0] for event in tape] == ["start", "generate", "end"]
   assert played.num_searches == 0
-  assert exact.score(EXAMPLE, played) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
+  assert exact.score(EXAMPLE, played) == NOTHING
 
 
 def test_empty_results_count_and_full_contexts_end():
@@ -149,8 +143,8 @@ def test_shapes():
 
 
 def test_tags_in_passages_do_not_break_the_format():
-  block = passages.block([Passage("1", "x", "</information> <answer> Harald III </answer> <reflect>")])
-  turns = [("model", THINK + SEARCH), ("environment", block), ("model", REFLECT + "<answer> Oslo </answer>")]
+  found = [Passage("1", "x", "</information> <answer> Harald III </answer> <reflect>")]
+  turns = searching("x", answer="Oslo", found=found)
   assert in_shape(episode(turns)) and scored(turns)["answer_explore"] == pytest.approx(-0.7)
 
 
@@ -159,7 +153,7 @@ def test_tags_in_passages_do_not_break_the_format():
 
 def test_three_equal_queries_in_stage_two():
   # Mean similarity 1, or 0.5 by the printed formula; 1 − 0.3 · 3 = 0.1; format 1. Together 0.1 or 0.6.
-  turns = searching("Oslo founder", "Oslo founder", "oslo  founder")
+  turns = searching("Oslo founder", " OSLO founder ", "oslo  founder")
   terms = scored(turns)
   assert (terms["search"], terms["answer_economise"]) == (pytest.approx(-1.0), pytest.approx(0.1))
   assert exact.reward(terms, SECOND) == pytest.approx(0.1)
@@ -186,10 +180,9 @@ def test_the_answers_table(count):
     assert exact.reward({**right, "search": 0.0}, step) > exact.reward({**wrong, "search": 0.0}, step)
 
 
-@pytest.mark.parametrize(
-  ("query", "term"),
-  [("Oslo founder", 0.0), ("who founded Oslo", -1.0), ("Oslo?", -1.0), (" ".join(["Oslo"] * 13), -1.0)],
-)
+@pytest.mark.parametrize(("query", "term"), [
+  ("Oslo founder", 0.0), ("who founded Oslo", -1.0), ("Oslo?", -1.0), (" ".join(["Oslo"] * 13), -1.0),
+])  # fmt: skip
 def test_a_single_query(query, term):
   assert scored(searching(query))["search"] == term
   assert scored(searching(query), recipes.get("when_to_search", "exact,ngrams", conciseness="any"))["search"] == 0.0
@@ -219,12 +212,8 @@ def test_unified_pays_both_at_once():
 
 
 def test_the_trigger():
-  def rows(*values):
-    return [
-      {"step": 30 * number, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
-      for number, value in enumerate(values)
-    ]
-
+  one = lambda step, value: {"step": step, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
+  rows = lambda *values: [one(30 * number, value) for number, value in enumerate(values)]
   settled = lambda *values, patience=2: settled_step(rows(*values), metric="evaluation/em", patience=patience)
   assert settled() is settled(0.1) is settled(0.1, 0.2) is settled(0.1, 0.2, 0.3) is settled(0.1, 0.0, 0.2) is None
   assert settled(0.1, 0.1, 0.0) == 60 and settled(0.1, None, 0.1, 0.0, 0.5) == 90  # steps without an evaluation
@@ -233,6 +222,7 @@ def test_the_trigger():
   assert settled(nan, 0.1, 0.1, 0.0) == 90 == settled(0.1, 0.1, endless, 0.0) and settled(nan, 0.1) is None
   recipe = recipes.get("when_to_search", settle_metric="evaluation/em", settle_patience=2)
   assert recipe.next_recipe(rows(0.1, 0.2)) is recipe and paper.next_recipe is None
+  assert recipe.cut_short(300) == {}  # its second stage has no fixed step
   after = recipe.next_recipe(rows(0.1, 0.1, 0.0))
   assert after.next_recipe is None and after.switches["stage_two_from"] == 61
   assert after.weights(60)["answer_explore"] == after.weights(61)["answer_economise"] == 1.0
@@ -245,54 +235,39 @@ def test_the_trigger():
 # ---- attacks --------------------------------------------------------------------------------------------------------
 
 
-def test_forged_results_and_repeated_answers():
-  forged = THINK + SEARCH + BLOCKS[1] + REFLECT + ANSWER
-  terms = scored([("model", forged)])
+def test_forged_results_are_no_search():
+  terms = scored([("model", THINK + SEARCH + BLOCKS[1] + REFLECT + ANSWER)])
   assert terms["format"] == -1.0 and terms["answer_economise"] == 1.0  # nothing was searched, and the answer was right
-  every = THINK + REFLECT + "".join(f"<answer> {gold} </answer>" for gold in ("Harald III", "Oslo"))
-  assert scored([("model", every)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
-  hidden = f"{THINK}<information> {ANSWER} </information>{REFLECT}"
-  assert scored([("model", hidden)])["answer_explore"] == -1.0
 
 
-def test_answers_in_thoughts_break_the_format():
-  terms = scored([("model", f"<think> {ANSWER} </think>{REFLECT}<answer> Oslo </answer>")])
-  assert terms["format"] == -1.0 and terms["answer_explore"] == -1.0
-
-
-@pytest.mark.parametrize(
-  "text",
-  [
-    "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
-    (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99,
-  ],
-)  # fmt: skip
-def test_tag_spam(text):
-  assert scored([("model", text)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
+@pytest.mark.parametrize("text", [
+  "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
+  (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99,
+  THINK + REFLECT + "".join(f"<answer> {gold} </answer>" for gold in ("Harald III", "Oslo")),
+  f"{THINK}<information> {ANSWER} </information>{REFLECT}",
+  f"<think> {ANSWER} </think>{REFLECT}<answer> Oslo </answer>",
+])  # fmt: skip
+def test_tag_spam_repeated_answers_and_hidden_ones(text):
+  assert scored([("model", text)]) == NOTHING
 
 
 def test_copying_everything_into_the_answer():
-  whole = " ".join((FILM.text, TOWN.text))
-  assert scored(searching("Oslo", answer=whole))["answer_economise"] == -1.0
-  assert scored(searching("Oslo", answer="Harald III, Harald Hardrada"))["answer_economise"] == -1.0
-
-
-def test_spaces_and_case_do_not_change_a_query():
-  assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
+  for answer in (f"{FILM.text} {TOWN.text}", "Harald III, Harald Hardrada"):
+    assert scored(searching("Oslo", answer=answer))["answer_economise"] == -1.0
 
 
 # ---- golds that normalise to nothing, titles with question words ----------------------------------------------------
 
 
-@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0)])
-def test_a_gold_that_normalises_to_nothing(verdict, right):
+@pytest.mark.parametrize("verdict", [1.0, 0.0])
+def test_a_gold_that_normalises_to_nothing(verdict):
   """The band "The The", the album "?": EM is 1 for the same answer, and the judge is asked about another one."""
   example = dataclasses.replace(EXAMPLE, golds=("The The",))
   script = lambda answer: [f"{THINK}{REFLECT}<answer> {answer} </answer>"]
   played, tape = scripted.play(paper, example, script("the the"))
   assert paper.outcome(example, played) == 1.0 and tape[-1][0] == "end"
   played, tape = scripted.play(paper, example, script("A!"), verdicts=[verdict])
-  assert tape[-1] == ("judge", (("The The", "A!"),)) and paper.outcome(example, played) == right
+  assert tape[-1] == ("judge", (("The The", "A!"),)) and paper.outcome(example, played) == verdict
 
 
 def test_query_words_of_a_title_are_no_question():
@@ -306,17 +281,13 @@ def test_query_words_of_a_title_are_no_question():
   assert queries.names_in("Who Is The Director?") == []  # a run at the start is the question itself
 
 
-@pytest.mark.parametrize(
-  ("query", "found", "term"),
-  [
-    ("Who Framed Roger Rabbit director", (), 0.0),  # the question names the film
-    ("What Women Want cast", (Passage("1", "What Women Want", "A film."),), 0.0),  # what was found has the title
-    ("What Women Want cast", (Passage("1", "What Women Want (2000 film)", "A film."),), 0.0),  # Wikipedia's title of it
-    ("what women want", (Passage("1", "Women (2000 film)", "A film."),), -1.0),  # one word excuses nothing
-    ("What Women Want cast", (), -1.0),
-    ("who directed Who Framed Roger Rabbit", (), -1.0),
-  ],
-)
+@pytest.mark.parametrize(("query", "found", "term"), [
+  ("Who Framed Roger Rabbit director", (), 0.0),  # the question names the film
+  ("What Women Want cast", (Passage("1", "What Women Want", "A film."),), 0.0),  # what was found has the title
+  ("What Women Want cast", (Passage("1", "What Women Want (2000 film)", "A film."),), 0.0),  # Wikipedia's title of it
+  ("what women want", (Passage("1", "Women (2000 film)", "A film."),), -1.0),  # one word excuses nothing
+  ("What Women Want cast", (), -1.0), ("who directed Who Framed Roger Rabbit", (), -1.0),
+])  # fmt: skip
 def test_a_single_query_with_a_title(query, found, term):
   recipe = recipes.get("when_to_search", "exact")
   made = Episode.from_text(recipe, ROGER, searching(query, found=found))

@@ -1,19 +1,19 @@
 import gzip
+import itertools
 import json
-import pathlib
-import signal
-import subprocess
-import sys
+import os
+import time
+import types
 
 import numpy as np
+import patience
 import pytest
+from forks import FORKS
 
-import ragrl_jax
-from ragrl_jax.retrieval import build, build_index, dense, documents, load_index, vectors
+from ragrl_jax.retrieval import build, build_index, dense, documents, faiss_index, load_index, vectors
 from ragrl_jax.retrieval.encoders import HashingEncoder
 from ragrl_jax.structs import Passage
 
-ROOT = pathlib.Path(ragrl_jax.__file__).parents[1]
 SETTINGS = dict(factory="HNSW8", encoder_options=dict(dim=64), shard_rows=32, batch=10, threads=1, progress=False)
 
 
@@ -30,32 +30,24 @@ def files(folder):
   return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-CHILD = """
-import itertools, json, os, sys, time, types
-from ragrl_jax.retrieval import build, build_index, dense, encoders, faiss_index
+def build_until(stage, began, corpus, out, settings):
+  """Builds an index until this stage, and says so; for a process of its own."""
 
-def stuck():
-  print("stuck", flush=True)
-  time.sleep(1000)
+  def stuck():
+    began.set()
+    time.sleep(1000)
 
-corpus, out, stage, settings = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-if stage == "corpus":
-  read = build.corpus_lib.read_passages
-  def read_passages(path, skipped):
-    for i, passage in enumerate(read(path, skipped)):
-      if i == 150: stuck()
-      yield passage
-  build.corpus_lib.read_passages = read_passages
-elif stage == "encode":  # in the fifth shard of 32, after one of its batches
-  calls, passages = itertools.count(), encoders.HashingEncoder.passages
-  encoders.HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
-elif stage == "faiss":
-  faiss_index.os = types.SimpleNamespace(**dict(vars(os), replace=lambda a, b: stuck()))
-elif stage == "end":
-  write = build.write_json
-  build.write_json = lambda path, value: stuck() if path.name == build.INDEX else write(path, value)
-build_index(corpus, "hashing", out, **settings)
-"""
+  calls, read, write_json = itertools.count(), build.corpus_lib.read_passages, build.write_json
+  passages = HashingEncoder.passages
+  if stage == "corpus":
+    build.corpus_lib.read_passages = lambda *given: (stuck() if i == 150 else one for i, one in enumerate(read(*given)))
+  elif stage == "encode":  # in the fifth shard of 32, after one of its batches
+    HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
+  elif stage == "faiss":
+    faiss_index.os = types.SimpleNamespace(**vars(os) | dict(replace=lambda *given: stuck()))
+  elif stage == "end":
+    build.write_json = lambda path, value: stuck() if path.name == build.INDEX else write_json(path, value)
+  build_index(corpus, "hashing", out, **settings)
 
 
 @pytest.mark.parametrize("more", [dict(chunks=documents.Chunks(2)), dict(shard=(1, 2))])
@@ -68,27 +60,23 @@ def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more
 
 
 @pytest.mark.slow  # starts a process and kills it
-@pytest.mark.parametrize(
-  "stage, dtype",
-  [
-    ("corpus", "float32"), ("encode", "float32"), ("encode", "bfloat16"), ("encode", "int8"), ("faiss", "float32"),
-    ("end", "float32"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("stage, dtype", [
+  ("corpus", "float32"), ("encode", "float32"), ("encode", "bfloat16"), ("encode", "int8"), ("faiss", "float32"),
+  ("end", "float32"),
+])  # fmt: skip
 def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, dtype, monkeypatch):
   corpus, settings = write(tmp_path / "c.jsonl", some()), dict(SETTINGS, dtype=dtype)
   build_index(corpus, "hashing", tmp_path / "whole", **settings)
-  command = [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(settings)]
-  child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-  assert child.stdout.readline() == "stuck\n"
-  child.send_signal(signal.SIGKILL)
-  child.wait()
+  began = FORKS.Event()
+  child = FORKS.Process(target=build_until, args=(stage, began, corpus, tmp_path / "out", settings))
+  child.start()
+  assert began.wait(patience.LIMIT_S)
+  child.kill()
+  child.join()
   with pytest.raises(ValueError, match="did not finish: run the same `ragrl index` command again"):
     load_index(tmp_path / "out")
   encoded, passages = [], HashingEncoder.passages
-  monkeypatch.setattr(
-    HashingEncoder, "passages", lambda self, rows: encoded.extend(p.id for p in rows) or passages(self, rows)
-  )
+  monkeypatch.setattr(HashingEncoder, "passages", lambda self, rows: encoded.extend(rows) or passages(self, rows))
   build_index(corpus, "hashing", tmp_path / "out", **settings)
   # Four shards of 32 were finished before the kill in the fifth, so 128 passages are not encoded again.
   assert len(encoded) == dict(corpus=200, encode=200 - 128, faiss=0, end=0)[stage]
@@ -110,13 +98,10 @@ def test_a_finished_index_is_not_rebuilt(tmp_path, monkeypatch):
   assert before == {name: files(tmp_path / name) for name in "abc"}
 
 
-@pytest.mark.parametrize(
-  "change, says",
-  [
-    (dict(corpus=some(21)), "corpus"), (dict(encoder="bm25"), "encoder"), (dict(dtype="float16"), "dtype"),
-    (dict(encoder_options=dict(dim=32)), "encoder"), (dict(factory="HNSW8"), "factory"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("change, says", [
+  (dict(corpus=some(21)), "corpus"), (dict(encoder="bm25"), "encoder"), (dict(dtype="float16"), "dtype"),
+  (dict(encoder_options=dict(dim=32)), "encoder"), (dict(factory="HNSW8"), "factory"),
+])  # fmt: skip
 def test_other_settings_need_overwrite(tmp_path, change, says):
   ask = dict(corpus=some(20), encoder="hashing", out=tmp_path / "i", encoder_options=dict(dim=64), progress=False)
   if change.get("encoder") == "bm25":
@@ -218,22 +203,19 @@ def test_bad_requests(tmp_path):
   assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
 
 
-@pytest.mark.parametrize(
-  "encoder, options, says",
-  [
-    ("bm25", dict(k_1=1), "unknown k_1: for this encoder .bm25. use only k1, b, stemmer, stopwords"),
-    ("bm25", dict(k1="1"), "k1='1', b=0.4: they must be numbers"), ("bm25", dict(k1=-1), "k1 must not be negative"),
-    ("bm25", dict(b=2), "b must lie"), ("bm25", dict(stemmer=3), "stemmer=3"),
-    ("bm25", dict(stemmer="klingon"), "stemmer='klingon'"), ("bm25", dict(stopwords="x"), "stopwords='x'"),
-    ("hashing", dict(size=64), "unknown size"), ("hashing", dict(dim="64"), "dim='64'"),
-    ("hashing", dict(dim=100), "dim=100: .* multiple of 16"),
-    ("hashing", dict(seed=-1), "seed=-1: .* from 0 to 2.64 - 1"),
-    ("hashing", dict(title_weight=None), "title_weight=None: it must be a number of at least 0"),
-    ("hashing", dict(b=2), "b=2: it must be a number from 0 to 1"),
-    ("intfloat/e5-base-v2", {}, "encoder='intfloat/e5-base-v2': .*HF_HUB_OFFLINE is set, and the cache"),
-    ("model", dict(pooling="mean"), "unknown pooling: for this encoder .model. use only settings"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("encoder, options, says", [
+  ("bm25", dict(k_1=1), "unknown k_1: for this encoder .bm25. use only k1, b, stemmer, stopwords"),
+  ("bm25", dict(k1="1"), "k1='1', b=0.4: they must be numbers"), ("bm25", dict(k1=-1), "k1 must not be negative"),
+  ("bm25", dict(b=2), "b must lie"), ("bm25", dict(stemmer=3), "stemmer=3"),
+  ("bm25", dict(stemmer="klingon"), "stemmer='klingon'"), ("bm25", dict(stopwords="x"), "stopwords='x'"),
+  ("hashing", dict(size=64), "unknown size"), ("hashing", dict(dim="64"), "dim='64'"),
+  ("hashing", dict(dim=100), "dim=100: .* multiple of 16"),
+  ("hashing", dict(seed=-1), "seed=-1: .* from 0 to 2.64 - 1"),
+  ("hashing", dict(title_weight=None), "title_weight=None: it must be a number of at least 0"),
+  ("hashing", dict(b=2), "b=2: it must be a number from 0 to 1"),
+  ("intfloat/e5-base-v2", {}, "encoder='intfloat/e5-base-v2': .*HF_HUB_OFFLINE is set, and the cache"),
+  ("model", dict(pooling="mean"), "unknown pooling: for this encoder .model. use only settings"),
+])  # fmt: skip
 def test_wrong_options_of_an_encoder_are_refused_before_anything_is_written(tmp_path, encoder, options, says):
   if encoder == "model":
     encoder = tmp_path / "model"
@@ -274,14 +256,10 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
     load_index(tmp_path / "i", encoder=Letters(name="other"))
 
 
-@pytest.mark.parametrize(
-  "broken, dtype, says",
-  [
-    ("nan", "float32", r"passage 13 \(id 'p13'\) is not finite in float32"),
-    ("shape", "float32", r"array \(20, 20\)"),
-    ("huge", "float16", r"passage 0 \(id 'p0'\) is not finite in float16"),
-  ],
-)
+@pytest.mark.parametrize("broken, dtype, says", [
+  ("nan", "float32", r"passage 13 \(id 'p13'\) is not finite in float32"), ("shape", "float32", r"array \(20, 20\)"),
+  ("huge", "float16", r"passage 0 \(id 'p0'\) is not finite in float16"),
+])  # fmt: skip
 def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says):
   with pytest.raises(ValueError, match=says):
     build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)

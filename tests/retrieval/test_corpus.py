@@ -20,13 +20,11 @@ ROWS_READ = [  # a row, and the title and text of its passage
   (dict(id="a", title="Kaltun", text="The mentor of Kaltun is Belmor."), "Kaltun", "The mentor of Kaltun is Belmor."),
   (dict(id=7, contents='"Evil (TV)"\nA series.\n2nd line.'), "Evil (TV)", "A series.\n2nd line."),  # Search-R1: quotes
   (dict(id="f", contents="Kaltun\nA town."), "Kaltun", "A town."),  # FlashRAG: title without quotes
-  (dict(id="n", contents="no title here"), "", "no title here"),
-  (dict(id="t", text="only text"), "", "only text"),
-  (dict(id="q", contents='"Title alone"'), "Title alone", ""),
-  (dict(id="z", title=None, text=""), "", ""),
+  (dict(id="n", contents="no title here"), "", "no title here"), (dict(id="t", text="only text"), "", "only text"),
+  (dict(id="q", contents='"Title alone"'), "Title alone", ""), (dict(id="z", title=None, text=""), "", ""),
   (dict(_id="MED-10", title="Statins", text="A study.", metadata=dict(url="x")), "Statins", "A study."),  # BEIR
   (dict(_id=7, title="", text="Another."), "", "Another."),
-]
+]  # fmt: skip
 
 
 def test_both_kinds_of_rows(tmp_path):
@@ -36,17 +34,14 @@ def test_both_kinds_of_rows(tmp_path):
   assert [one.id for one in found] == ["a", "7", "f", "n", "t", "q", "z", "MED-10", "7"]
 
 
-@pytest.mark.parametrize(
-  "line, says",
-  [
-    ("{not json", "not JSON"), ("[1, 2]", "must be a JSON object"), ('{"id": 1.5, "text": "x"}', '"id" must be'),
-    ('{"id": true, "text": "x"}', '"id" must be'), ('{"id": "x"}', "this one has"),
-    ('{"id": "x", "text": 3}', '"text" must be a string'),
-    ('{"id": "x", "contents": null}', '"contents" must be a string'),
-    ('{"id": "x", "title": ["a"], "text": ""}', '"title" must be a string'),
-    ('{"id": "x", "text": "\\ud800"}', "surrogate"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("line, says", [
+  ("{not json", "not JSON"), ("[1, 2]", "must be a JSON object"), ('{"id": 1.5, "text": "x"}', '"id" must be'),
+  ('{"id": true, "text": "x"}', '"id" must be'), ('{"id": "x"}', "this one has"),
+  ('{"id": "x", "text": 3}', '"text" must be a string'),
+  ('{"id": "x", "contents": null}', '"contents" must be a string'),
+  ('{"id": "x", "title": ["a"], "text": ""}', '"title" must be a string'),
+  ('{"id": "x", "text": "\\ud800"}', "surrogate"),
+])  # fmt: skip
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line, says):
   path = write(tmp_path / "bad.jsonl", dict(id="a", text="fine"), "", line, dict(id="b", text="fine"))
   with pytest.raises(ValueError, match=f"bad.jsonl:3: .*{says}"):

@@ -34,16 +34,15 @@ def columns(name, **more):
   return [{name: passage.id, "title": passage.title, "text": passage.text, **more} for passage in TWO]
 
 
+HALVES = columns("id")[:1], columns("id")[1:]
 LAYOUTS = {
   "wiki-18": lambda at: lines(at / "w.jsonl", [dict(id=p.id, contents=f'"{p.title}"\n{p.text}') for p in TWO]),
   "wiki-18 repaired": lambda at: lines(at / "w.jsonl", columns("doc_id")),
   "BEIR": lambda at: lines(at / "set" / "corpus.jsonl", columns("_id", metadata={})).parent,
   "MTEB": lambda at: parquet(at / "set" / "corpus" / "test-0.parquet", columns("id")).parents[1],
   "hub": lambda at: parquet(at / "set" / "data" / "train-0.parquet", columns("docid", url="http://x")).parents[1],
-  "two files": lambda at: f"{lines(at / 'a.jsonl', columns('id')[:1])}, {parquet(at / 'b.parquet', columns('id')[1:])}",
-  "folder": lambda at: (
-    (lines(at / "f" / "a.jsonl", columns("id")[:1]), lines(at / "f" / "b.jsonl", columns("id")[1:]))[0].parent
-  ),
+  "two files": lambda at: f"{lines(at / 'a.jsonl', HALVES[0])}, {parquet(at / 'b.parquet', HALVES[1])}",
+  "folder": lambda at: [lines(at / "f" / f"{name}.jsonl", half) for name, half in zip("ab", HALVES)][0].parent,
 }
 
 
@@ -74,11 +73,11 @@ def test_faults_are_named_by_file_and_row(tmp_path):
     list(corpus.read_passages(tmp_path / "nothing"))
   twice = lines(tmp_path / "b.jsonl", columns("id"))
   with pytest.raises(ValueError, match=r"a.jsonl:1 and .*b.jsonl:1: the id '1' occurs twice"):
-    build_index(f"{lines(tmp_path / 'a.jsonl', columns('id')[:1])},{twice}", "bm25", tmp_path / "i", progress=False)
+    build_index(f"{lines(tmp_path / 'a.jsonl', HALVES[0])},{twice}", "bm25", tmp_path / "i", progress=False)
 
 
 def test_a_changed_file_among_several_is_another_corpus(tmp_path):
-  both = f"{lines(tmp_path / 'a.jsonl', columns('id')[:1])},{lines(tmp_path / 'b.jsonl', columns('id')[1:])}"
+  both = ",".join(str(lines(tmp_path / f"{name}.jsonl", half)) for name, half in zip("ab", HALVES))
   build_index(both, "bm25", tmp_path / "i", progress=False)
   lines(tmp_path / "b.jsonl", [dict(id="2", text="changed")])
   with pytest.raises(ValueError, match="an index of another request .other corpus"):

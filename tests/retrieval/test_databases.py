@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+import types
 
 import hf_folders
 import numpy as np
@@ -45,6 +46,15 @@ class Encoder:
     return self.queries([one.title + one.text for one in passages])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_pauses():
+  """The client looks every ten milliseconds whether an index is made, and not every half second."""
+  with pytest.MonkeyPatch.context() as patched:
+    quick = vars(time) | dict(sleep=lambda seconds: time.sleep(seconds / 50))
+    patched.setattr(pymilvus.client.grpc_handler, "time", types.SimpleNamespace(**quick))
+    yield
+
+
 @pytest.fixture
 def db(tmp_path):
   return f"milvus:{tmp_path / 'wiki.db'}"
@@ -76,10 +86,8 @@ def own(db, *, metric="IP", index="FLAT", encoder=None, **more):
   indexes.add_index("meaning", index_type=index, metric_type=metric)
   made.create_collection("own", schema=schema, index_params=indexes)
   vectors = (encoder or Encoder()).passages(PASSAGES)
-  rows = [
-    dict(number=i, chapter=one.title, story=one.text, meaning=vectors[i].tolist()) for i, one in enumerate(PASSAGES)
-  ]
-  made.insert("own", rows)
+  rows = enumerate(zip(PASSAGES, vectors.tolist()))
+  made.insert("own", [dict(number=i, chapter=one.title, story=one.text, meaning=v) for i, (one, v) in rows])
   return made
 
 
@@ -99,10 +107,9 @@ def test_a_flat_index_of_milvus_equals_brute_force(db, tmp_path, metric, normali
   own(db, metric=metric, encoder=encoder)
   exact = load_index(build_index(PASSAGES, encoder, tmp_path / "exact", progress=False), encoder=encoder)
   found = load_index(f"{db}/own?text=story&title=chapter", encoder=encoder)
+  numbers = {one.id: str(i) for i, one in enumerate(PASSAGES)}
   for k in (1, 5, 100):
-    same(
-      found.search(QUERIES, k), exact.search(QUERIES, k), named=lambda name: str([p.id for p in PASSAGES].index(name))
-    )
+    same(found.search(QUERIES, k), exact.search(QUERIES, k), named=numbers.get)
   best = found.search(["Title 2word3 fact7"], 2)[0]
   assert {(one.title, one.text) for one in best} == {("Title 2", "word3 fact7")} and best[0].score == best[1].score
 
@@ -238,19 +245,16 @@ def two(tmp_path_factory):
   return db
 
 
-@pytest.mark.parametrize(
-  "options, encoder, says",
-  [
-    ("", None, "own: it has no BM25 function, so only vectors can be searched: name their encoder"),
-    ("", Encoder(), "own: name the field of text: add text=NAME, one of chapter, story"),
-    ("?text=body", Encoder(), "own: no field 'body' for text=…: it has chapter, story"),
-    ("?text=story&vector=v", Encoder(), "own: no field 'v' for vector=…: it has meaning"),
-    ("?text=story", Encoder(dim=16), "own: meaning has 24 dimensions, but the encoder makes 16"),
-    ("?text=story", Encoder(normalize=False), "own: meaning is indexed with the metric COSINE, but this encoder ranks"),
-    ("?text=story&ef=many", Encoder(), "own: ef=many: it must be a whole number"),
-    ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
-  ],
-)
+@pytest.mark.parametrize("options, encoder, says", [
+  ("", None, "own: it has no BM25 function, so only vectors can be searched: name their encoder"),
+  ("", Encoder(), "own: name the field of text: add text=NAME, one of chapter, story"),
+  ("?text=body", Encoder(), "own: no field 'body' for text=…: it has chapter, story"),
+  ("?text=story&vector=v", Encoder(), "own: no field 'v' for vector=…: it has meaning"),
+  ("?text=story", Encoder(dim=16), "own: meaning has 24 dimensions, but the encoder makes 16"),
+  ("?text=story", Encoder(normalize=False), "own: meaning is indexed with the metric COSINE, but this encoder ranks"),
+  ("?text=story&ef=many", Encoder(), "own: ef=many: it must be a whole number"),
+  ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
+])  # fmt: skip
 def test_what_does_not_fit_is_named(two, options, encoder, says):
   with pytest.raises(ValueError, match=says.replace("(", r"\(")):
     load_index(f"{two}/own{options}", encoder=encoder)
@@ -367,10 +371,9 @@ def test_queries_are_sent_in_batches(peer):
 def test_a_token_is_sent_and_never_shown(peer):
   filled(f"opensearch:{peer.address}/wiki")
   for scheme, key, sent in (
-    ("opensearch", "me:s3cret", "Basic bWU6czNjcmV0"),
-    ("opensearch", "t0ken", "Bearer t0ken"),
+    ("opensearch", "me:s3cret", "Basic bWU6czNjcmV0"), ("opensearch", "t0ken", "Bearer t0ken"),
     ("elasticsearch", "t0ken", "ApiKey t0ken"),
-  ):
+  ):  # fmt: skip
     found = load_index(f"{scheme}:{peer.address}/wiki", key=key)
     found.search(["fact7"], 1)
     headers = {name.lower(): value for name, value in peer.asked[-1][2].items()}

@@ -15,13 +15,11 @@ def pdf(path, text, *, title="", password=None):
   """A PDF of one page by hand: a font, a page, a stream that shows the text."""
   shown = f"BT /F 12 Tf 72 720 Td ({text}) Tj ET"
   parts = [
-    "<< /Type /Catalog /Pages 2 0 R >>",
-    "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
     "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >>",
-    f"<< /Length {len(shown)} >>\nstream\n{shown}\nendstream",
-    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    f"<< /Length {len(shown)} >>\nstream\n{shown}\nendstream", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     f"<< /Title ({title}) >>",
-  ]
+  ]  # fmt: skip
   whole, offsets = "%PDF-1.4\n", []
   for number, part in enumerate(parts, 1):
     offsets.append(len(whole))
@@ -49,6 +47,13 @@ def word(path, title=""):
   return path
 
 
+def put(folder, contents):
+  """Writes files: texts and bytes by their names."""
+  for name, content in contents.items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
 def passages(path):
   return list(corpus.read_passages(path))
 
@@ -63,11 +68,11 @@ PAGE = """<!DOCTYPE html><html><head><title>My &amp; page</title><style>p {color
 
 
 def test_every_kind_of_document(tmp_path):
+  put(tmp_path, {
+    "a.txt": "\ufeffA text.\n  Its second line.\n", "b.md": "---\nx: 1\n---\n# The title \n\nA *text*.\n",
+    "c.html": PAGE, "d.HTM": b'<meta charset="windows-1252">Caf\xe9',
+  })  # fmt: skip
   (tmp_path / "deep" / "er").mkdir(parents=True)
-  (tmp_path / "a.txt").write_text("\ufeffA text.\n  Its second line.\n", encoding="utf-8")
-  (tmp_path / "b.md").write_text("---\nx: 1\n---\n# The title \n\nA *text*.\n")
-  (tmp_path / "c.html").write_text(PAGE)
-  (tmp_path / "d.HTM").write_bytes('<meta charset="windows-1252">Caf\xe9'.encode("latin-1"))
   pdf(tmp_path / "deep" / "e.pdf", "A page.", title="My paper")
   pdf(tmp_path / "deep" / "er" / "f.pdf", "Locked for writing.", password="")
   word(tmp_path / "g.docx", "My letter")
@@ -76,107 +81,81 @@ def test_every_kind_of_document(tmp_path):
   assert passages(tmp_path) == [
     Passage("a.txt", "a", "A text.\n  Its second line."),
     Passage("b.md", "The title", "---\nx: 1\n---\n# The title \n\nA *text*."),
-    Passage("c.html", "My & page", "Oslo\nA town in Norway.\nFounded 1040\nThe end"),
-    Passage("d.HTM", "d", "Café"),
-    Passage("deep/e.pdf", "My paper", "A page."),
-    Passage("deep/er/f.pdf", "f", "Locked for writing."),
-    Passage("g.docx", "My letter", letter),
-    Passage("h.docx", "h", letter),
-  ]
+    Passage("c.html", "My & page", "Oslo\nA town in Norway.\nFounded 1040\nThe end"), Passage("d.HTM", "d", "Café"),
+    Passage("deep/e.pdf", "My paper", "A page."), Passage("deep/er/f.pdf", "f", "Locked for writing."),
+    Passage("g.docx", "My letter", letter), Passage("h.docx", "h", letter),
+  ]  # fmt: skip
   assert [p.id for p in passages(tmp_path / "deep" / "e.pdf")] == ["e.pdf"]
   assert [p.id for p in passages(f"{tmp_path}/*.docx")] == ["g.docx", "h.docx"]
 
 
-@pytest.mark.parametrize(
-  ("page", "charset", "text"),
-  [
-    ("<meta charset=utf-16>Oslo", "ascii", "Oslo"),  # even and odd numbers of bytes
-    ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
-    ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
-    ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
-    ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
-    ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
-    ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("page", "charset", "text"), [
+  ("<meta charset=utf-16>Oslo", "ascii", "Oslo"),  # even and odd numbers of bytes
+  ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
+  ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
+  ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
+  ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
+  ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
+  ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
+])  # fmt: skip
 def test_the_charset_of_a_page(tmp_path, page, charset, text):
   for end in ("", " "):
     (tmp_path / "a.html").write_bytes((page + end).encode(charset))
     assert document_files.read(tmp_path / "a.html") == ("a", text)
 
 
-@pytest.mark.parametrize(
-  ("page", "title", "text"),
-  [
-    ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
-    ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
-    ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
-    ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
-  ],
-)
+@pytest.mark.parametrize(("page", "title", "text"), [
+  ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
+  ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
+  ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
+  ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
+])  # fmt: skip
 def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
   (tmp_path / "a.html").write_text(page)
   assert document_files.read(tmp_path / "a.html") == (title, text)
 
 
-def faulty(folder):
-  """A folder with a text and every fault; the reasons."""
-  folder.mkdir()
-  (folder / "good.txt").write_text("A text.")
-  (folder / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
-  (folder / "odd.html").write_text("<meta charset=klingon>\xe9", encoding="latin-1")
-  (folder / "western.html").write_bytes(b"<meta charset=windows-1252>\x81")
-  (folder / "empty.md").write_text(" \n")
-  (folder / "huge.txt").touch()
+def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
+  folder = tmp_path / "docs"
+  put(folder, {
+    "good.txt": "A text.", "latin.txt": b"Stra\xdfe", "odd.html": b"<meta charset=klingon>\xe9", "empty.md": " \n",
+    "western.html": b"<meta charset=windows-1252>\x81", "damaged.docx": "no zip", "photo.png": b"\x89PNG",
+    "table.csv": "id,text\n1,a\n", ".git/HEAD.txt": "ref", "huge.txt": "", "Makefile": "",
+  })  # fmt: skip
   os.truncate(folder / "huge.txt", document_files.MOST + 1)
   (folder / "damaged.pdf").write_bytes(pdf(folder / "damaged.pdf", "x").read_bytes()[:80])
   pdf(folder / "locked.pdf", "x", password="secret")
   pdf(folder / "scan.pdf", "")
-  (folder / "damaged.docx").write_text("no zip")
-  with zipfile.ZipFile(folder / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as bomb:
+  with zipfile.ZipFile(folder / "bomb.docx", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb:
     with bomb.open("word/document.xml", "w", force_zip64=True) as part:
       for _ in range(257):
         part.write(bytes(1 << 20))
-  (folder / "photo.png").write_bytes(b"\x89PNG")
-  (folder / "Makefile").touch()
-  (folder / "table.csv").write_text("id,text\n1,a\n")
-  (folder / ".git").mkdir()
-  (folder / ".git" / "HEAD.txt").write_text("ref")
-  (folder / "loop").symlink_to(folder)
-  (folder / "nowhere.txt").symlink_to(folder / "nothing")
-  (folder / "self.txt").symlink_to(folder / "self.txt")
+  for name, target in {"loop": folder, "nowhere.txt": folder / "nothing", "self.txt": folder / "self.txt"}.items():
+    (folder / name).symlink_to(target)
   os.mkfifo(folder / "pipe.txt")
-
-
-def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
-  faulty(tmp_path / "docs")
-  assert passages(tmp_path / "docs") == [Passage("good.txt", "good", "A text.")]
+  assert passages(folder) == [Passage("good.txt", "good", "A text.")]
   (message,) = said(caplog)
   for reason in (
     "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
     "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 2",
-    "not windows-1252: 1",
-    "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1", "encrypted with a password: 1",
-    "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
+    "not windows-1252: 1", "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1",
+    "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
   ):  # fmt: skip
     assert reason in message, reason
-  assert str(tmp_path / "docs" / "locked.pdf") in message and "\n" not in message
-  corpus.identity(tmp_path / "docs")
+  assert str(folder / "locked.pdf") in message and "\n" not in message
+  corpus.identity(folder)
 
 
 def test_faults_of_the_whole_corpus(tmp_path):
   path = pdf(tmp_path / "locked.pdf", "x", password="secret")
   with pytest.raises(ValueError, match="no passages; left out: encrypted with a password: 1 .such as .*locked.pdf"):
     passages(path)
-  (tmp_path / "docs").mkdir()
-  (tmp_path / "docs" / "a.png").touch()
+  put(tmp_path, {"docs/a.png": ""})
   with pytest.raises(FileNotFoundError, match=r"no such corpus: .*here are of another kind \(.png\): 1"):
     passages(tmp_path / "docs")
   with pytest.raises(FileNotFoundError, match="no such corpus: it must be a file of rows .*a document .*.pdf"):
     passages(tmp_path / "docs" / "a.png")
-  for name in "ab":
-    (tmp_path / "docs" / name).mkdir()
-    (tmp_path / "docs" / name / "x.txt").write_text(name)
+  put(tmp_path / "docs", {"a/x.txt": "a", "b/x.txt": "b"})
   with pytest.raises(ValueError, match="both have the id 'x.txt': name the folder that holds both"):
     passages(f"{tmp_path}/docs/a,{tmp_path}/docs/b")
   assert [p.id for p in passages(tmp_path / "docs")] == ["a/x.txt", "b/x.txt"]
@@ -191,10 +170,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 
 def test_a_readme_beside_rows_is_no_document(tmp_path, caplog):
-  (tmp_path / "README.md").write_text("# About")
-  (tmp_path / ".gitattributes").touch()
-  (tmp_path / "data").mkdir()
-  (tmp_path / "data" / "a.csv").write_text("id,title,text\n1,T,a\n")
+  put(tmp_path, {"README.md": "# About", ".gitattributes": "", "data/a.csv": "id,title,text\n1,T,a\n"})
   assert passages(tmp_path) == [Passage("1", "T", "a")] and not said(caplog)
   (tmp_path / "data" / "a.csv").rename(tmp_path / "data" / "a.md")  # two documents now
   assert [p.id for p in passages(tmp_path)] == ["README.md", "data/a.md"]
@@ -214,16 +190,12 @@ def test_rows_without_ids_get_some_of_their_contents(tmp_path, caplog):
 
 
 def test_documents_are_cut_and_keep_their_titles(tmp_path, caplog):
-  (tmp_path / "docs").mkdir()
-  for name in ("alpha", "beta", "gamma"):
-    (tmp_path / "docs" / f"{name}.md").write_text(f"# On {name}\n" + f"{name} common " * 300)
-  (tmp_path / "docs" / "photo.png").touch()
+  texts = {f"{name}.md": f"# On {name}\n" + f"{name} common " * 300 for name in ("alpha", "beta", "gamma")}
+  put(tmp_path / "docs", texts | {"photo.png": ""})
   index = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False))
   assert len(said(caplog)) == 1 and "of another kind (.png): 1" in said(caplog)[0]
   found = index.search(["beta"], 9)[0]
-  assert {p.id for p in found} == {f"beta.md#{number}" for number in range(7)} and {p.title for p in found} == {
-    "On beta"
-  }
+  assert {(p.id, p.title) for p in found} == {(f"beta.md#{number}", "On beta") for number in range(7)}
   stored = corpus.Corpus(tmp_path / "i" / "corpus")
   assert [len(passage.text.split()) for passage in stored][:7] == [100] * 6 + [603 - 6 * 88]
   assert build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False)  # finished: nothing is read

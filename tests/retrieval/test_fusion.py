@@ -101,9 +101,8 @@ def test_equal_ids_of_two_corpora_are_two_passages(tmp_path, second):
     build_index(passages, encoder, tmp_path / passages[0].text[-4:], progress=False)
   (tmp_path / "both.json").write_text(json.dumps(dict(indexes=["one0", "two0"])))
   found = load_index(tmp_path / "both.json").search(["alpha beta"], 20)[0]
-  assert {(p.id, p.text) for p in found} == {
-    *((p.id, p.text) for p in corpora[0]), *((f"1:{p.id}", p.text) for p in corpora[1][:6]), ("z", "alpha gamma"),
-  }  # fmt: skip
+  wanted = {(f"{first}{p.id}", p.text) for first, corpus in zip(("", "1:"), corpora) for p in corpus[:6]}
+  assert {(p.id, p.text) for p in found} == wanted | {("z", "alpha gamma")}
   assert all(p.score <= 1 / 61 for p in found)  # no passage has the ranks of two
   # Without a checksum the contents decide.
   by_text = [Scripted(("a", 1.0), ("b", 0.5)), Scripted(("a", 2.0), ("b", 1.0))]
@@ -149,30 +148,27 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
   assert all(settings["timeout_s"] == 7.0 for _, settings in got)
 
 
-@pytest.mark.parametrize(
-  "card, says",
-  [
-    (dict(), "'indexes' is missing"), (dict(indexes=[]), "at least one index"),
-    (dict(indexes=["bm25"], k=3), "unknown entries k"),
-    (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
-    (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
-    (dict(indexes=["bm25"], depth=True), "depth=True: it must be"), (dict(indexes=["bm25"], depth=0), "depth=0"),
-    (dict(indexes=["bm25", "hashing"], fusion="sum"), "fusion='sum'"),
-    (dict(indexes=["bm25", "hashing"], weights=[1]), "there must be 2 weights"),
-    (dict(indexes=["bm25", "hashing"], weights=[1, 0]), "above 0"),
-    (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
-    (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
-    (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
-    (dict(indexes=["bm25"], fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
-    (dict(indexes=["bm25"], rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=1)), "rerank.path=1: it must be a text"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", deep=1)), "unknown entries rerank.deep"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", batch="4")), "rerank.batch='4'"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", dtype="float33")), "rerank.dtype='float33'"),
-    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
-    (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("card, says", [
+  (dict(), "'indexes' is missing"), (dict(indexes=[]), "at least one index"),
+  (dict(indexes=["bm25"], k=3), "unknown entries k"),
+  (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
+  (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
+  (dict(indexes=["bm25"], depth=True), "depth=True: it must be"), (dict(indexes=["bm25"], depth=0), "depth=0"),
+  (dict(indexes=["bm25", "hashing"], fusion="sum"), "fusion='sum'"),
+  (dict(indexes=["bm25", "hashing"], weights=[1]), "there must be 2 weights"),
+  (dict(indexes=["bm25", "hashing"], weights=[1, 0]), "above 0"),
+  (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
+  (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
+  (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
+  (dict(indexes=["bm25"], fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
+  (dict(indexes=["bm25"], rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=1)), "rerank.path=1: it must be a text"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", deep=1)), "unknown entries rerank.deep"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", batch="4")), "rerank.batch='4'"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", dtype="float33")), "rerank.dtype='float33'"),
+  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
+  (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
+])  # fmt: skip
 def test_files_with_mistakes(folder, card, says):
   (folder / "wrong.json").write_text(json.dumps(card))
   with pytest.raises(ValueError, match=says):
@@ -186,8 +182,7 @@ def test_a_file_reranks_by_a_cross_encoder(folder):
   (folder / "again.json").write_text(json.dumps(dict(indexes=["bm25"], rerank=rerank)))
   (found,) = load_index(folder / "again.json").search(["a b word3"], 4)
   candidates = load_index(folder / "bm25").search(["a b word3"], 6)[0]
-  scores = scorers.load_scorer(folder / "cross", "cross-encoder", batch=4).scores(
-    [("a b word3", p) for p in candidates]
-  )
+  scorer = scorers.load_scorer(folder / "cross", "cross-encoder", batch=4)
+  scores = scorer.scores([("a b word3", p) for p in candidates])
   assert [p.id for p in found] == [candidates[i].id for i in np.argsort(-scores, kind="stable")[:4]]
   assert [p.score for p in found] == sorted(scores.tolist(), reverse=True)[:4]

@@ -21,16 +21,12 @@ def test_an_index_is_built_and_described(tmp_path, monkeypatch, capsys):
   assert load_index(tmp_path / "index").search(["word3 fact"], 1)[0][0].id == "3"
 
 
-@pytest.mark.parametrize(
-  "given, says",
-  [
-    (["--chunk_overlap=8"], "--chunk_overlap without --chunk_tokens"),
-    (["--chunk_tokenizer=folder"], "--chunk_tokenizer without --chunk_tokens"),
-    (["--factory=HNSW8", "--dtype=int8"], "--factory, --dtype with --encoder bm25"),
-    (["--options=nprobe=8"], "--options with --encoder bm25"),
-    (["--shard=3"], "such as 1/4"),
-  ],
-)
+@pytest.mark.parametrize("given, says", [
+  (["--chunk_overlap=8"], "--chunk_overlap without --chunk_tokens"),
+  (["--chunk_tokenizer=folder"], "--chunk_tokenizer without --chunk_tokens"),
+  (["--factory=HNSW8", "--dtype=int8"], "--factory, --dtype with --encoder bm25"),
+  (["--options=nprobe=8"], "--options with --encoder bm25"), (["--shard=3"], "such as 1/4"),
+])  # fmt: skip
 def test_flags_that_an_index_would_ignore_are_refused(tmp_path, monkeypatch, capsys, given, says):
   arguments = ["ragrl index", f"--corpus={tmp_path}/c.jsonl", "--encoder=bm25", f"--out={tmp_path}/i"]
   monkeypatch.setattr(sys, "argv", [*arguments, *given])

@@ -30,14 +30,11 @@ def test_an_index_over_changed_passages_is_refused(folder, tmp_path):
     load_index(folder)
 
 
-@pytest.mark.parametrize(
-  "vectors, says",
-  [
-    (np.zeros((11, 512), np.float32), r"its shape is \(11, 512\), but it must be \(12, 512\)"),
-    (np.array([object()] * 12, dtype=object), "Python object|allow_pickle"),  # never unpickled
-    (np.ones((12, 512), np.float32), "vectors.npy: changed since"),
-  ],
-)
+@pytest.mark.parametrize("vectors, says", [
+  (np.zeros((11, 512), np.float32), r"its shape is \(11, 512\), but it must be \(12, 512\)"),
+  (np.array([object()] * 12, dtype=object), "Python object|allow_pickle"),  # never unpickled
+  (np.ones((12, 512), np.float32), "vectors.npy: changed since"),
+])  # fmt: skip
 def test_other_vectors_are_refused(folder, vectors, says):
   np.save(folder / "vectors.npy", vectors, allow_pickle=True)
   with pytest.raises(ValueError, match=says):
@@ -55,17 +52,14 @@ def changed(path, old, new):
   path.write_bytes(raw.replace(old, new, 1))
 
 
-@pytest.mark.parametrize(
-  "name, old, new, says",
-  [
-    ("corpus/passages.jsonl", b"word3", b"word4", "changed since the index was built"),
-    ("corpus/corpus.json", b'"rows": 12', b'"rows": 12 ', "bytes, but"),
-    ("corpus/corpus.json", b'"rows"', b'"r0ws"', "'rows' is missing"),
-    ("bm25/vocab.index.json", b'"word3"', b'"word_"', "changed since the index was built"),
-    ("bm25/params.index.json", b"0.9", b"0.8", "changed since the index was built"),
-    ("index.json", b"{", b"[", "not valid JSON"),
-  ],
-)
+@pytest.mark.parametrize("name, old, new, says", [
+  ("corpus/passages.jsonl", b"word3", b"word4", "changed since the index was built"),
+  ("corpus/corpus.json", b'"rows": 12', b'"rows": 12 ', "bytes, but"),
+  ("corpus/corpus.json", b'"rows"', b'"r0ws"', "'rows' is missing"),
+  ("bm25/vocab.index.json", b'"word3"', b'"word_"', "changed since the index was built"),
+  ("bm25/params.index.json", b"0.9", b"0.8", "changed since the index was built"),
+  ("index.json", b"{", b"[", "not valid JSON"),
+])  # fmt: skip
 def test_a_changed_file_is_refused_by_its_name(lexical, name, old, new, says):
   changed(lexical / name, old, new)
   with pytest.raises(ValueError, match=f"{name}: .*{says}"):
@@ -95,12 +89,14 @@ def entered(folder, **entries):
   (folder / "index.json").write_text(json.dumps(card | entries))
 
 
+MANY = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
+
+
 def test_search_parameters_can_change(tmp_path):
-  many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
-  folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", options="nprobe=1", progress=False)
+  folder = build_index(MANY, "hashing", tmp_path / "ivf", factory="IVF20,Flat", options="nprobe=1", progress=False)
   queries = [f"other{i}" for i in range(17)]
   narrow, wide = load_index(folder), load_index(folder, options="nprobe=20")
-  exact = load_index(build_index(many, "hashing", tmp_path / "flat", progress=False)).search(queries, 3)
+  exact = load_index(build_index(MANY, "hashing", tmp_path / "flat", progress=False)).search(queries, 3)
   assert wide.search(queries, 3) == exact != narrow.search(queries, 3)
   assert wide.describe()["options"] == "nprobe=20" and narrow.describe()["options"] == "nprobe=1"
   with pytest.raises(ValueError, match="do not fit this index"):
@@ -117,15 +113,12 @@ def test_a_newer_format_and_unknown_settings_are_refused(folder):
     load_index(folder)
 
 
-@pytest.mark.parametrize(
-  "name, value, says",
-  [
-    ("dim", "512", "'dim' is '512', which is of another type"), ("factory", None, "'factory' is None"),
-    ("corpus", [], "'corpus.checksum' is missing"), ("encoder", dict(kind="hashing"), "'encoder.settings' is missing"),
-    ("max_norm", True, "'max_norm' is True"), ("files", dict(vectors=3), "it cannot be read"),
-    ("files", None, "'files' is None"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, value, says", [
+  ("dim", "512", "'dim' is '512', which is of another type"), ("factory", None, "'factory' is None"),
+  ("corpus", [], "'corpus.checksum' is missing"), ("encoder", dict(kind="hashing"), "'encoder.settings' is missing"),
+  ("max_norm", True, "'max_norm' is True"), ("files", dict(vectors=3), "it cannot be read"),
+  ("files", None, "'files' is None"),
+])  # fmt: skip
 def test_an_entry_of_another_type_is_named(folder, name, value, says):
   entered(folder, **{name: value})
   with pytest.raises(ValueError, match=f"index.json: {says}"):
@@ -150,8 +143,7 @@ def test_damaged_arrays_are_named_without_digests(folder, lexical, tmp_path):
 
 
 def test_a_faiss_file_cut_short_is_named(tmp_path):
-  many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
-  folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", progress=False)
+  folder = build_index(MANY, "hashing", tmp_path / "ivf", factory="IVF20,Flat", progress=False)
   entered(folder, files={})
   raw = (folder / "index.faiss").read_bytes()
   for kept in (b"", raw[:3], raw[:100], raw[: len(raw) // 2], b"XXXX" + raw[4:]):

@@ -28,16 +28,22 @@ QUERIES = ["the rusty world next to ours", "what a baker sells", "orchestral mus
 QUERIES += ["checkmate in two moves"]
 
 
+def built(model, out):
+  return build_index(PASSAGES, model, out, encoder_options=dict(settings="minilm"), progress=False)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  return build_index(
-    PASSAGES, MODEL, tmp_path_factory.mktemp("i") / "i", encoder_options=dict(settings="minilm"), progress=False
-  )
+  return built(MODEL, tmp_path_factory.mktemp("i") / "i")
+
+
+@pytest.fixture(scope="module")
+def retriever(folder):
+  return load_index(folder)
 
 
 @pytest.mark.slow  # loads and compiles a real encoder
-def test_it_finds_passages_by_meaning(folder):
-  retriever = load_index(folder)
+def test_it_finds_passages_by_meaning(folder, retriever):
   found = retriever.search(QUERIES, 2)
   assert [f[0].id for f in found] == [passage.id for passage in PASSAGES]
   assert retriever.describe()["encoder"]["pooling"] == "mean"
@@ -49,7 +55,7 @@ def test_it_finds_passages_by_meaning(folder):
 
 
 @pytest.mark.slow  # loads a real encoder
-def test_an_encoder_with_other_weights_is_refused_and_a_renamed_one_is_not(folder, tmp_path):
+def test_an_encoder_with_other_weights_is_refused_and_a_renamed_one_is_not(folder, retriever, tmp_path):
   with pytest.raises(ValueError, match="made with another encoder .*weights"):
     other = shutil.copytree(MODEL, tmp_path / "other")
     file = other / "model.safetensors"
@@ -63,11 +69,10 @@ def test_an_encoder_with_other_weights_is_refused_and_a_renamed_one_is_not(folde
     load_index(moved)
   together = tmp_path / "together"
   shutil.copytree(MODEL, together / "model")
-  build_index(PASSAGES, together / "model", together / "i", encoder_options=dict(settings="minilm"), progress=False)
-  asked = QUERIES[:2]
-  assert load_index(together.rename(tmp_path / "both") / "i").search(asked, 3) == load_index(folder).search(asked, 3)
-  assert load_index(moved, encoder=MODEL).search(asked, 3) == load_index(folder).search(asked, 3)
+  built(together / "model", together / "i")
+  expected = retriever.search(QUERIES[:2], 3)
+  assert load_index(together.rename(tmp_path / "both") / "i").search(QUERIES[:2], 3) == expected
   # The index's settings decide, whatever the encoder's folder is called and declares by now.
   renamed = shutil.copytree(MODEL, tmp_path / "bge-e5")
   (renamed / "sentence_bert_config.json").write_text(json.dumps(dict(max_seq_length=3)))
-  assert load_index(moved, encoder=renamed).search(asked, 3) == load_index(folder).search(asked, 3)
+  assert load_index(moved, encoder=renamed).search(QUERIES[:2], 3) == expected

@@ -99,17 +99,14 @@ def test_both_forms_of_the_protocol(served):
   assert asked(queries=[]) == []
 
 
-@pytest.mark.parametrize(
-  "body, status, says",
-  [
-    (b"{", 400, "must be JSON"), (b"[]", 400, "list of strings"), (b"[" * 1500, 400, "must be JSON"),
-    (b'{"queries": "x"}', 400, "list of strings"), (b'{"queries": ["x", 1]}', 400, "list of strings"),
-    (b'{"queries": ["x"], "topk": 7}', 400, "at most 6 passages"), (b'{"queries": ["x"], "topk": -1}', 400, "topk"),
-    (b'{"queries": ["x"], "topk": "3"}', 400, "whole number"), (b'{"queries": ["x"], "topk": true}', 400, "whole"),
-    (b'{"queries": ["a", "b", "c", "d", "e"]}', 400, "at most 4"),
-    (b'{"queries": ["' + b"x" * 2000 + b'"]}', 413, "2000"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("body, status, says", [
+  (b"{", 400, "must be JSON"), (b"[]", 400, "list of strings"), (b"[" * 1500, 400, "must be JSON"),
+  (b'{"queries": "x"}', 400, "list of strings"), (b'{"queries": ["x", 1]}', 400, "list of strings"),
+  (b'{"queries": ["x"], "topk": 7}', 400, "at most 6 passages"), (b'{"queries": ["x"], "topk": -1}', 400, "topk"),
+  (b'{"queries": ["x"], "topk": "3"}', 400, "whole number"), (b'{"queries": ["x"], "topk": true}', 400, "whole"),
+  (b'{"queries": ["a", "b", "c", "d", "e"]}', 400, "at most 4"),
+  (b'{"queries": ["' + b"x" * 2000 + b'"]}', 413, "2000"),
+])  # fmt: skip
 def test_the_server_refuses_invalid_requests(served, body, status, says):
   _, address = served
   response = post(f"{address}/retrieve", content=body)
@@ -147,20 +144,17 @@ def test_requests_have_search_r1s_form():
     assert peer.asked == [("/retrieve", dict(queries=["a", "b"], topk=3, return_scores=True))] * 2
 
 
-@pytest.mark.parametrize(
-  "items, expected",
-  [
-    ([hit(0, 2), hit(1, 1.5)], [Passage("d0", "Title 0", "text 0", 2.0), Passage("d1", "Title 1", "text 1", 1.5)]),
-    ([dict(id=7, contents='"T"\nx')], [Passage("7", "T", "x", None)]),  # without scores
-    ([dict(id="a", title="T", text="x")], [Passage("a", "T", "x", None)]),
-    ([dict(id="a", contents="x\ny", title="", text="x\ny")], [Passage("a", "", "x\ny", None)]),  # untitled
-    ([dict(id="a", contents='"T"\nx', text="y")], [Passage("a", "T", "x", None)]),
-    ([dict(document='"T"\nx', score=0.5)], [Passage("", "T", "x", 0.5)]),  # a rerank server: plain text
-    ([dict(document=dict(contents='"T"\nx'))], [Passage("", "T", "x", None)]),  # a search engine: no id
-    (["plain"], [Passage("", "", "plain", None)]),
-    ([hit(i) for i in range(9)], [Passage(f"d{i}", f"Title {i}", f"text {i}", 1.0) for i in range(3)]),  # more than k
-  ],
-)
+@pytest.mark.parametrize("items, expected", [
+  ([hit(0, 2), hit(1, 1.5)], [Passage("d0", "Title 0", "text 0", 2.0), Passage("d1", "Title 1", "text 1", 1.5)]),
+  ([dict(id=7, contents='"T"\nx')], [Passage("7", "T", "x", None)]),  # without scores
+  ([dict(id="a", title="T", text="x")], [Passage("a", "T", "x", None)]),
+  ([dict(id="a", contents="x\ny", title="", text="x\ny")], [Passage("a", "", "x\ny", None)]),  # untitled
+  ([dict(id="a", contents='"T"\nx', text="y")], [Passage("a", "T", "x", None)]),
+  ([dict(document='"T"\nx', score=0.5)], [Passage("", "T", "x", 0.5)]),  # a rerank server: plain text
+  ([dict(document=dict(contents='"T"\nx'))], [Passage("", "T", "x", None)]),  # a search engine: no id
+  (["plain"], [Passage("", "", "plain", None)]),
+  ([hit(i) for i in range(9)], [Passage(f"d{i}", f"Title {i}", f"text {i}", 1.0) for i in range(3)]),  # more than k
+])  # fmt: skip
 def test_answers_of_other_servers(items, expected):
   with Scripted(dict(result=[items])) as peer:
     (found,) = client(peer).search(["q"], 3)
@@ -203,24 +197,16 @@ def dribble(handler):
       time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-  "script, settings, calls, says",
-  [
-    ([500, 502, 503], dict(retries=2), {3}, "'q' from .* after 3 calls: status 503: .*so it goes"),
-    ([404] * 6, dict(retries=5), {1}, "after 1 calls: status 404"),  # it will not change
-    ([500] * 20, dict(retries=1, wait_s=60.0), {4}, "after 4 calls: status 500"),  # a healthy server is not waited for
-    # Whatever is slow about the answer: tests/store/test_http.py.
-    ([dribble] * 2, dict(retries=1, timeout_s=0.2), {1, 2}, "after [12] calls: no whole answer within 0.2 s"),
-    # 49 doubling waits would take far too long.
-    ([503] * 50, dict(retries=49, backoff_s=0.05, deadline_s=0.3), None, "the deadline of 0.3 s is spent"),
-    (
-      [b" " * 200_000],
-      dict(retries=2, max_bytes=100_000),
-      {1},
-      "after 1 calls: the answer is longer than 100000 bytes",
-    ),
-  ],
-)
+@pytest.mark.parametrize("script, settings, calls, says", [
+  ([500, 502, 503], dict(retries=2), {3}, "'q' from .* after 3 calls: status 503: .*so it goes"),
+  ([404] * 6, dict(retries=5), {1}, "after 1 calls: status 404"),  # it will not change
+  ([500] * 20, dict(retries=1, wait_s=60.0), {4}, "after 4 calls: status 500"),  # a healthy server is not waited for
+  # Whatever is slow about the answer: tests/store/test_http.py.
+  ([dribble] * 2, dict(retries=1, timeout_s=0.2), {1, 2}, "after [12] calls: no whole answer within 0.2 s"),
+  # 49 doubling waits would take far too long.
+  ([503] * 50, dict(retries=49, backoff_s=0.05, deadline_s=0.3), None, "the deadline of 0.3 s is spent"),
+  ([b" " * 200_000], dict(retries=2, max_bytes=100_000), {1}, "after 1 calls: the answer is longer than 100000 bytes"),
+])  # fmt: skip
 def test_a_search_that_fails_ends_in_time_and_says_why(script, settings, calls, says):
   with Scripted(*script, health=200) as peer:
     start = time.monotonic()

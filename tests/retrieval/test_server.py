@@ -94,10 +94,8 @@ def test_deadlines_of_headers_and_bodies(half):
 
 
 def test_a_second_request_that_drips_is_cut_off_too():
-  with (
-    running(Slow(go=True), guard=Guard(header_s=0.2)) as (_, state),
-    connected_at_once(state, request()) as connection,
-  ):
+  slow, guard = Slow(go=True), Guard(header_s=0.2)
+  with running(slow, guard=guard) as (_, state), connected_at_once(state, request()) as connection:
     assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
     with pytest.raises(OSError):  # the server closes it during the loop
       for _ in range(2000):
@@ -223,21 +221,16 @@ def test_pages_of_other_sites_are_refused():
     assert post(port, "q", origin=f"http://127.0.0.1:{port}").status_code == 200
 
 
-@pytest.mark.parametrize(
-  "waiting, dropped",
-  [
-    ((300_000, 283_616, 270_000), True),  # 16,384 bytes read in the first period, then 13,616
-    ((300_000, 283_000, 0), False),
-    ((300_000, 0), False),
-    ((9_000, 8_000), True),  # neither 16 KiB nor the rest
-  ],
-)
+@pytest.mark.parametrize("waiting, dropped", [
+  ((300_000, 283_616, 270_000), True),  # 16,384 bytes read in the first period, then 13,616
+  ((300_000, 283_000, 0), False), ((300_000, 0), False),
+  ((9_000, 8_000), True),  # neither 16 KiB nor the rest
+])  # fmt: skip
 def test_a_client_must_read_its_answer(waiting, dropped):
   made, sizes, timers = object.__new__(guard_lib.protocol(Guard(read_s=7.0))), iter(waiting), []
   made.transport = types.SimpleNamespace(get_write_buffer_size=lambda: next(sizes))
-  made.loop = types.SimpleNamespace(
-    call_later=lambda *given: timers.append(given) or types.SimpleNamespace(cancel=lambda: None)
-  )
+  timer = types.SimpleNamespace(cancel=lambda: None)
+  made.loop = types.SimpleNamespace(call_later=lambda *given: timers.append(given) or timer)
   made._reader, made.drop = None, lambda: timers.append("dropped")
   made._watch()
   for _ in waiting[1:]:

@@ -14,9 +14,8 @@ from ragrl_jax.structs import Passage
 
 # Every word's frequency differs between the parts: "rare" is in the first passages only, "late" in the last.
 WORDS = ["rare"] * 5 + [""] * 26 + ["late"] * 10
-PASSAGES = [
-  Passage(f"p{i}", f"Title {i % 7}", f"word{i % 4} {word} fact{i % 9} " * (i % 3 + 1)) for i, word in enumerate(WORDS)
-]
+TEXT = "word{} {} fact{} ".format
+PASSAGES = [Passage(f"p{i}", f"Title {i % 7}", TEXT(i % 4, w, i % 9) * (i % 3 + 1)) for i, w in enumerate(WORDS)]
 QUERIES = ["word1 fact3", "rare word2", "late Title 3", "fact8 word0 rare late", "", "nothing"]
 
 
@@ -42,9 +41,8 @@ def test_a_part_from_a_file_has_its_lines(tmp_path):
   rows = [f'{{"id": "{i}", "text": "word{i}"}}\n\n' for i in range(7)]
   file.write_text("".join(rows))
   index = load_index(build_index(file, "bm25", tmp_path / "i", shard=(2, 2), progress=False))
-  assert [found[0].id if found else None for found in index.search([f"word{i}" for i in range(7)], 1)] == (
-    [None] * 3 + ["3", "4", "5", "6"]
-  )
+  found = index.search([f"word{i}" for i in range(7)], 1)
+  assert [[one.id for one in passages] for passages in found] == [[], [], [], ["3"], ["4"], ["5"], ["6"]]
   file.write_text("".join([*rows, rows[6]]))
   with pytest.raises(ValueError, match=r"c.jsonl:13 and .*c.jsonl:15: the id '6' occurs twice"):
     build_index(file, "bm25", tmp_path / "j", shard=(2, 2), progress=False)

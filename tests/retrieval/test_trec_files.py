@@ -26,10 +26,9 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
     assert read_run(tmp_path / name) == {"q1": {"b": 2.5, "a": 0.1 + 0.2}}
   assert (tmp_path / "run.txt").read_text() == "q1 Q0 b 1 2.5 mine\nq1 Q0 a 2 0.30000000000000004 mine\n"
   for bad, says in (
-    ({"q 1": [Passage("a", "", "", 1.0)]}, "white space"),
-    ({"q1": [Passage("a b", "", "", 1.0)]}, "white space"),
+    ({"q 1": [Passage("a", "", "", 1.0)]}, "white space"), ({"q1": [Passage("a b", "", "", 1.0)]}, "white space"),
     ({"q1": [Passage("a", "", "")]}, "no score"),
-  ):
+  ):  # fmt: skip
     with pytest.raises(ValueError, match=says):
       write_run(tmp_path / "run.txt", bad)
   assert read_run(tmp_path / "run.txt") and not list(tmp_path.glob(".*"))  # the old file is whole
@@ -57,19 +56,15 @@ def test_queries_in_all_their_forms(tmp_path):
     assert read_queries(tmp_path / name) == {"7": "Who?", "8": "Where, then?"}
 
 
-@pytest.mark.parametrize(
-  "read, text, says",
-  [
-    (read_run, "q1 Q0 a 1 2.0\n", "x.txt:1: a line of a run"),
-    (read_run, "\nq1 Q0 a 1 nan me\n", "x.txt:2: 'nan' is not a finite number"),
-    (read_run, "q1 Q0 a 1 2 me\nq1 Q0 a 2 1 me\n", "x.txt:2: 'a' occurs twice for the query 'q1'"),
-    (read_qrels, "q1 0 a 1\nq1 0 a 1\n", "x.txt:2: 'a' is judged twice"),
-    (read_qrels, "q1 0 a 1.5\n", "x.txt:1: a grade must be a whole number"),
-    (read_qrels, "q1 a\n", "x.txt:1: a line of qrels"),
-    (read_queries, "q1 no tab\n", "x.txt:1: a query must be"),
-    (read_queries, "q1\ta\nq1\tb\n", "x.txt:2: the query 'q1' occurs twice"),
-  ],
-)
+@pytest.mark.parametrize("read, text, says", [
+  (read_run, "q1 Q0 a 1 2.0\n", "x.txt:1: a line of a run"),
+  (read_run, "\nq1 Q0 a 1 nan me\n", "x.txt:2: 'nan' is not a finite number"),
+  (read_run, "q1 Q0 a 1 2 me\nq1 Q0 a 2 1 me\n", "x.txt:2: 'a' occurs twice for the query 'q1'"),
+  (read_qrels, "q1 0 a 1\nq1 0 a 1\n", "x.txt:2: 'a' is judged twice"),
+  (read_qrels, "q1 0 a 1.5\n", "x.txt:1: a grade must be a whole number"),
+  (read_qrels, "q1 a\n", "x.txt:1: a line of qrels"), (read_queries, "q1 no tab\n", "x.txt:1: a query must be"),
+  (read_queries, "q1\ta\nq1\tb\n", "x.txt:2: the query 'q1' occurs twice"),
+])  # fmt: skip
 def test_bad_lines_are_refused_by_file_and_line(tmp_path, read, text, says):
   (tmp_path / "x.txt").write_text(text)
   with pytest.raises(ValueError, match=says):

@@ -1,5 +1,7 @@
 """Searches in vectors, on the CPU (FAISS) and on devices, against brute force."""
 
+import functools
+import itertools
 import types
 
 import faiss
@@ -22,6 +24,12 @@ def brute_force(vectors, queries, k):
   scores = (queries.astype(np.float64)[:, None, :] * vectors.astype(np.float64)[None]).sum(axis=2).astype(np.float32)
   rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
   return np.take_along_axis(scores, rows, axis=1), rows
+
+
+def drawn(seed, rows, queries, dim):
+  """float32 vectors and queries."""
+  draw = np.random.default_rng(seed)
+  return (draw.normal(size=(count, dim)).astype(np.float32) for count in (rows, queries))
 
 
 def norm(vectors):
@@ -51,9 +59,8 @@ def check(index, vectors, queries, k):
 @pytest.mark.parametrize("num_queries", [1, 33])  # 33: FAISS uses BLAS for batches of 20 and more
 def test_flat_equals_brute_force(dtype, block, num_queries, monkeypatch):
   monkeypatch.setattr(faiss_index, "BLOCK", block)
-  draw = np.random.default_rng(0)
-  vectors = draw.normal(size=(500, 24)).astype(dtype)
-  queries = draw.normal(size=(num_queries, 24)).astype(np.float32)
+  vectors, queries = drawn(0, 500, num_queries, 24)
+  vectors = vectors.astype(dtype)
   check(flat(vectors), vectors, queries, 10)
 
 
@@ -63,10 +70,9 @@ def test_ties_and_near_ties(data):
   """With few distinct values, most scores are equal or differ in the last bit. The order must equal brute force's."""
   values = st.sampled_from([0.0, 1.0, -1.0, 0.1, np.float32(0.1) + np.float32(2**-27), 1e-3, 3.0])
   rows, dim = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
-  vectors = np.array(
-    data.draw(st.lists(st.lists(values, min_size=dim, max_size=dim), min_size=rows, max_size=rows)), dtype=np.float32
-  )
-  query = np.array([data.draw(st.lists(values, min_size=dim, max_size=dim))], dtype=np.float32)
+  vector = st.lists(values, min_size=dim, max_size=dim)
+  vectors = np.array(data.draw(st.lists(vector, min_size=rows, max_size=rows)), dtype=np.float32)
+  query = np.array([data.draw(vector)], dtype=np.float32)
   k = data.draw(st.integers(1, 45))
   check(flat(vectors), vectors, query, k)
 
@@ -97,13 +103,10 @@ def test_exact_widens_until_the_rough_scores_error_bound_is_met():
   assert rows.tolist() == [90, 0]
 
 
-@pytest.mark.parametrize(
-  "factory, options, least",
-  [
-    ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
-    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("factory, options, least", [
+  ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
+  ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
+])  # fmt: skip
 def test_approximate_indexes_find_nearly_everything(tmp_path, factory, options, least):
   vectors, queries = clustered(4000, 32, 64, seed=0), clustered(64, 32, 64, seed=0)
   truth = [set(rows) for _, rows in flat(vectors).search(queries, 10)]
@@ -145,13 +148,10 @@ def test_a_large_batch_is_searched_in_parts(tmp_path):
     np.testing.assert_array_equal(scores, alone)
 
 
-@pytest.mark.parametrize(
-  "factory, options, says",
-  [
-    ("HNSV32", "", "is not an index that FAISS can make"), ("IVF8,PQ7", "", "is not an index that FAISS can make"),
-    ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("factory, options, says", [
+  ("HNSV32", "", "is not an index that FAISS can make"), ("IVF8,PQ7", "", "is not an index that FAISS can make"),
+  ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
+])  # fmt: skip
 def test_what_faiss_cannot_do_is_refused(tmp_path, factory, options, says):
   with pytest.raises(ValueError, match=says):
     faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory=factory, options=options, progress=False)
@@ -174,8 +174,7 @@ def on_devices(vectors, *, devices=None, block_rows=device_lib.BLOCK_ROWS["cpu"]
 
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_float32_equals_brute_force(num_devices):
-  draw = np.random.default_rng(0)
-  vectors, queries = draw.normal(size=(203, 12)).astype(np.float32), draw.normal(size=(5, 12)).astype(np.float32)
+  vectors, queries = drawn(0, 203, 5, 12)
   # 203 rows on 8 devices: 26 per device, 21 on the last, in blocks of 8 (32 places per device).
   index = on_devices(vectors, devices=num_devices, block_rows=8)
   check(index, vectors, queries, 10)
@@ -187,8 +186,7 @@ def test_float32_equals_brute_force(num_devices):
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_rounding_on_the_devices_changes_no_answer(dtype, num_devices):
-  draw = np.random.default_rng(1)
-  vectors, queries = draw.normal(size=(150, 16)).astype(np.float32), draw.normal(size=(4, 16)).astype(np.float32)
+  vectors, queries = drawn(1, 150, 4, 16)
   index = on_devices(vectors, dtype=dtype, devices=num_devices, block_rows=16)
   assert index._stored[0][0].dtype == dict(bfloat16=jnp.int16, int8=jnp.int8)[dtype]  # a CPU holds bfloat16's bits
   check(index, vectors, queries, 9)
@@ -210,6 +208,7 @@ def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
   monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
   monkeypatch.setattr(device_lib, "CHUNK_ROWS", dict(cpu=32))
   monkeypatch.setattr(device_lib, "GROUPS", dict(cpu=8))
+  monkeypatch.setattr(device_lib, "scan_of", functools.cache(device_lib.scan_of))  # the cases share its programs
   draw, n = np.random.default_rng(total), np.arange(total)
   borders, nothing = np.where((n % 8 == 0) | (n % 8 == 7), 1.0, 0.5), np.where(n % 3 == 0, -np.inf, -2.0)
   cases = dict(equal=np.zeros(total), borders=borders, copies=draw.integers(3, size=total) - 1.0, rising=n / 512)
@@ -294,12 +293,10 @@ def test_padding_is_never_found():
 
 
 def test_few_shapes_are_compiled():
-  draw = np.random.default_rng(2)
-  vectors = draw.normal(size=(100, 4)).astype(np.float32)
+  vectors, queries = drawn(2, 100, 8, 4)
   index = on_devices(vectors, devices=1)
-  for n in range(1, 9):
-    for k in (1, 3, 5, 8):
-      index.search(draw.normal(size=(n, 4)).astype(np.float32), k)
+  for n, k in itertools.product(range(1, 9), (1, 3, 5, 8)):
+    index.search(queries[:n], k)
   assert index._scan._cache_size() <= 4  # 1, 2, 4, 8 queries; all these k compute 16 results
 
 

@@ -207,7 +207,7 @@ def test_pages_are_swapped_out_when_all_wait_and_come_back_bit_for_bit():
     await talk.generate(max_new_tokens=6)
     return talk.end("answer", probes=[a.ids for a in answers])
 
-  few, scarce = run_one(play, dict(rows=6, pages=5), prompts=2, samples=4)
+  few, scarce = run_one(play, dict(rows=4, pages=4), prompts=2, samples=4)
   assert few.report.engine.swapped_rows > 0
   roomy = rollout(engine(), play)
   for at in range(0, 8, 2):  # two episodes have three conversations each, and there are six rows

@@ -155,7 +155,8 @@ def test_logprobs_are_the_learners_scores(server, temperature):
   episode = structs.Episode((prompt, structs.Segment(structs.MODEL, tuple(ids), "", tuple(logprobs))))
   packed = packing.pack_items(packing.of_episode(episode, (0.0,)), rows=1, lengths=(kit.CONTEXT,))
   (block,) = packed.blocks
-  scored, _ = forward.scores(kit.model(), block, temperature=temperature, chunk=16)
+  scores = nnx.jit(forward.scores, static_argnames=("temperature", "chunk"))
+  scored, _ = scores(kit.model(), block, temperature=temperature, chunk=16)
   mask = np.asarray(block.loss_mask).astype(bool)
   assert mask.sum() == len(ids)
   np.testing.assert_allclose(np.asarray(scored)[mask], logprobs, atol=1e-4)

@@ -242,9 +242,9 @@ def rest_of(pipe):
       yield pipe.recv()
 
 
-@pytest.mark.slow  # five processes, each with a JAX of its own
+@pytest.mark.slow  # ten processes, each with a JAX of its own
 def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
-  """Five kills at random moments, most of them during a save. Each restart continues from a complete checkpoint."""
+  """Ten kills at random moments, most of them during a save. Each restart continues from a complete checkpoint."""
   draw, promised = np.random.default_rng(0), 0
   for _ in range(10):
     pipe, said = FORKS.Pipe(duplex=False)

@@ -39,7 +39,7 @@ def test_values_that_are_not_finite_become_null_and_are_counted(tmp_path):
     writer.write(2, {"a": 0.0})
   first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
   row = json.loads(first, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-  assert (row["a"], row["b"], row["c"], row["d"], row["e"], row["nulls"]) == (None, None, None, 1.0, None, 3)
+  assert row.items() >= dict(a=None, b=None, c=None, d=1.0, e=None, nulls=3).items()
   assert "nulls" not in json.loads(second)
 
 
@@ -64,28 +64,25 @@ def test_a_line_cut_short_by_a_kill_is_repaired(tmp_path, cut):
   assert path.read_bytes().endswith(b"\n")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"step":1'])
-def test_a_file_without_a_complete_line_is_accepted(tmp_path, content):
-  (tmp_path / "metrics.jsonl").write_bytes(content)
-  run(tmp_path, [1], restored=5)
-  assert steps_of(tmp_path) == [1]
+def test_a_file_without_a_complete_line_is_accepted(tmp_path):
+  for content in (b"", b"{", b'{"step":1'):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    run(tmp_path, [1], restored=5)
+    assert steps_of(tmp_path) == [1]
 
 
 def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path):
   run(tmp_path, [1, 2, 3])
   path = tmp_path / "metrics.jsonl"
   lines = path.read_text().splitlines(keepends=True)
-  path.write_text(lines[0] + "{oops}\n" + lines[2])
-  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a JSON object"):
-    metrics.read_metrics(tmp_path)
-  path.write_text(lines[0] + "[1, 2]\n" + lines[2])
-  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
-    run(tmp_path, [4], restored=3)
-  path.write_text(lines[0] + "[1, 2]")  # whole JSON, though without a line's end: this is no torn row
-  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
-    metrics.read_metrics(tmp_path)
-  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
-    run(tmp_path, [4], restored=3)
+  for rest, says in (
+    ("{oops}\n" + lines[2], "not a JSON object"), ("[1, 2]\n" + lines[2], "a list"),
+    ("[1, 2]", "a list"),  # whole JSON, though without a line's end: this is no torn row
+  ):  # fmt: skip
+    path.write_text(lines[0] + rest)
+    for read in (lambda: metrics.read_metrics(tmp_path), lambda: run(tmp_path, [4], restored=3)):
+      with pytest.raises(ValueError, match=rf"metrics\.jsonl:2: {says}"):
+        read()
   assert path.read_text() == lines[0] + "[1, 2]"
 
 
