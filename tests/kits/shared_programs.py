@@ -1,4 +1,4 @@
-"""Runs of one process share their programs: a learner or an engine that equals an earlier one traces nothing again.
+"""Runs of one process share their programs: one that depends on the same as an earlier run's is not traced again.
 
 Each has jitted functions of its own. Without sharing, most of a small run's time is tracing them at every start.
 """
@@ -27,18 +27,19 @@ def shared():
     try:
       makers[learner.Learner](self, model, settings, optimizer, mesh=mesh, **how)
     finally:
-      *_, graphdef = _making.pop()
-    scores = settings.temperature, settings.logprob_chunk, settings.critic.kind, mesh, graphdef
-    _keep(self, dict(learning_rate=optimizer), scores)
+      whole = _making.pop()
+    scores = settings.temperature, settings.logprob_chunk, settings.critic.kind, *whole[2:]
+    _keep(self, dict(learning_rate=optimizer, _score=scores, _values=scores), whole)
 
-  def make_trained(self, model, optimizer, objective, *, names, kl_coef=0.0, **how):
-    makers[trained.Trained](self, model, optimizer, objective, names=names, kl_coef=kl_coef, **how)
+  def make_trained(self, model, transform, objective, *, names, kl_coef=0.0, **how):
+    makers[trained.Trained](self, model, transform, objective, names=names, kl_coef=kl_coef, **how)
     shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves((self.params, self.frozen)))
-    if _making:  # two optimizers alone cannot be compared
+    if _making:  # two transforms or objectives alone cannot be compared
       settings, optimizer, mesh, base = _making[-1]
       same = mesh, base, self.graphdef, names, shapes
-      states = (optimizer, settings.critic, kl_coef, *same)
-      _keep(self, dict(init=states, _take=states, apply=states, zeros=same, _add=same), (settings, *same))
+      keys = dict.fromkeys(("init", "_take", "apply"), (optimizer, settings.critic, kl_coef, *same))
+      keys |= dict.fromkeys(("accumulate", "_accumulate_all"), (settings, *same)) | dict(zeros=same, _add=same)
+      _keep(self, keys, (settings, optimizer, *same))
 
   def make_programs(self, graphdef, stops, layout, **how):
     makers[programs.Programs](self, graphdef, stops, layout, **how)
@@ -54,8 +55,8 @@ def shared():
       one.__init__ = make
 
 
-def _keep(one, keys, others):
-  """Shares each program by its name's key, and those without one by `others`."""
+def _keep(one, keys, whole):
+  """Shares each program by its name's key; one without a key, which may be new, only if all is equal."""
   for name, value in list(vars(one).items()):
     if isinstance(value, jax.stages.Wrapped):
-      setattr(one, name, KEPT.setdefault((type(one), keys.get(name, others), name), value))
+      setattr(one, name, KEPT.setdefault((type(one), keys.get(name, whole), name), value))

@@ -8,7 +8,6 @@ import small_learner as small
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.store import checkpoint
 
-pytestmark = pytest.mark.usefixtures("share_programs")
 SETTINGS = Settings(kl="k2", kl_coef=0.1, logprob_chunk=64)
 
 
