@@ -9,6 +9,7 @@ from ragrl_jax.core import advantages, groups
 
 ONE = jnp.zeros(4, jnp.int32)
 RIGHT = jnp.array([1.0, 0.0, 0.0, 0.0])
+REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), min_size=6, max_size=6)
 
 
 @pytest.mark.parametrize("std, want", [
@@ -51,10 +52,7 @@ def test_leave_one_out_by_hand():
 
 
 @settings(max_examples=10, deadline=None)
-@given(
-  st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), min_size=6, max_size=6), st.permutations(range(6)),
-  st.integers(-3, 3),
-)  # fmt: skip
+@given(REWARDS, st.permutations(range(6)), st.integers(-3, 3))
 def test_shift_scale_and_order(rewards, order, shift):
   ids, order = jnp.array([0, 1, 0, 1, 0, 2]), jnp.array(order)
   r = jnp.array(rewards, jnp.float32)
@@ -75,8 +73,7 @@ def test_gae_by_hand():
 
 
 def test_gae_ignores_untrained_tokens():
-  key = jax.random.key(0)
-  rewards, values = jax.random.normal(key, (2, 1, 8))
+  rewards, values = jax.random.normal(jax.random.key(0), (2, 1, 8))
   on = np.array([0, 1, 0, 1, 1, 0, 0, 1], bool)
   junk = jnp.where(on, 0.0, jnp.nan)[None]
   full = advantages.gae(rewards + junk, values + junk, on[None], gamma=0.9, lam=0.8)

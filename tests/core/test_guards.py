@@ -48,12 +48,10 @@ def test_sequences_are_left_out_by_the_geometric_mean_of_their_ratio():
   # Segment 1: ratios 2 and 8, mean 4; 2: ratios .2 and 5, mean 1; 3: ratio .05. Other tokens do not count.
   ratios = np.array([[2.0, 99.0, 8.0, 0.2, 5.0, 0.05, np.nan]])
   mask, segments = np.array([[1, 0, 1, 1, 1, 1, 0]]), np.array([[1, 1, 1, 2, 2, 3, 0]])
-  kept = lambda low, high: np.asarray(
-    guards.kept_sequences(np.log(ratios), 0 * segments, mask, low=low, high=high, segment_ids=segments)
-  ).tolist()[0]
+  given = np.log(ratios), 0 * segments, mask
+  kept = lambda low, high: guards.kept_sequences(*given, low=low, high=high, segment_ids=segments).tolist()[0]
   assert kept(0.1, 3.99) == [0, 0, 0, 1, 1, 0, 0]
-  assert kept(None, 4.01) == [1, 0, 1, 1, 1, 1, 0]
-  assert kept(0.04, None) == [1, 0, 1, 1, 1, 1, 0]
+  assert kept(None, 4.01) == kept(0.04, None) == [1, 0, 1, 1, 1, 1, 0]
   rows = np.log([[2.0, 8.0], [0.2, 5.0]])
   of_rows = guards.kept_sequences(rows, 0 * rows, np.ones((2, 2)), low=0.5, high=2.0)
   np.testing.assert_array_equal(of_rows, [[0, 0], [1, 1]])

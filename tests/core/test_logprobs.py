@@ -117,9 +117,8 @@ def test_the_first_piece_may_hold_the_greatest_logit_or_the_last():
 
 def test_a_vocabulary_that_no_piece_divides_is_computed_whole():
   weights = jax.random.normal(jax.random.key(0), (13, 2))
-  f = lambda piece: jax.jit(
-    lambda h: logprobs.chunked(h, weights, jnp.zeros((1, 3), int), jnp.ones((1, 3)), chunk=3, piece=piece)
-  )(jnp.ones((1, 3, 2)))
+  given = weights, jnp.zeros((1, 3), int), jnp.ones((1, 3))
+  f = lambda piece: jax.jit(lambda h: logprobs.chunked(h, *given, chunk=3, piece=piece))(jnp.ones((1, 3, 2)))
   np.testing.assert_array_equal(f(5), f(None))
 
 
@@ -141,8 +140,6 @@ def test_greedy_sampling_is_refused(inputs):
   with pytest.raises(ValueError, match="above 0"):
     logprobs.chunked(*inputs, jnp.asarray(MASK), chunk=8, temperature=0.0)
 
-
-# ---- divergence from a teacher ---------------------------------------------------------------------------------------
 
 POLICY = np.array([[[0.3, -1.2, 2.0], [1.5, 0.0, -0.5]]], np.float32)
 TEACHER = np.array([[[1.0, 0.4, -0.6], [-0.3, 0.9, 0.2]]], np.float32)

@@ -100,8 +100,7 @@ def test_sequence_ratio_by_hand():
 
 def test_the_kl_to_the_old_policy_is_that_of_tokens_whatever_the_ratio():
   gaps = np.random.default_rng(0).normal(0, 0.1, (8, 200)).astype(np.float32)
-  wide = gaps.astype(np.float64)
-  ones = np.ones_like(gaps)
+  wide, ones = gaps.astype(np.float64), np.ones_like(gaps)
   how = dict(clip_low=0.2, clip_high=0.2, aggregation="token_mean", segment_ids=ones.astype(np.int32))
   for ratio in ("token", "sequence"):
     _, metrics = losses.policy_loss(gaps, 0 * gaps, ones, ones, ratio=ratio, **how)
@@ -121,14 +120,12 @@ def test_untrained_tokens_have_finite_values_and_no_gradient_however_far_off_pol
   how = HOW | dict(aggregation=aggregation, **way)
   f = lambda x: losses.policy_loss(x, jnp.zeros((2, 8)), advantages, mask, **how)
   (loss, metrics), gradient = jax.value_and_grad(f, has_aux=True)(gaps)
-  assert jnp.isfinite(loss) and jnp.isfinite(gradient).all()
-  assert all(jnp.isfinite(x) for x in metrics.values())
+  assert jnp.isfinite(loss) and jnp.isfinite(gradient).all() and all(jnp.isfinite(x) for x in metrics.values())
   np.testing.assert_array_equal(gradient[:, 5:], 0.0)
 
 
 def test_policy_gradient_is_the_derivative():
-  key = jax.random.key(0)
-  x, old, advantages = 0.3 * jax.random.normal(key, (3, 2, 5))
+  x, old, advantages = 0.3 * jax.random.normal(jax.random.key(0), (3, 2, 5))
   mask = jnp.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]])
   for aggregation, ratio in itertools.product(AGGREGATIONS[:3:2], ["token", "sequence"]):
     how = dict(clip_low=0.2, clip_high=0.2, aggregation=aggregation, ratio=ratio)
@@ -137,8 +134,7 @@ def test_policy_gradient_is_the_derivative():
 
 
 def test_metrics_of_parts_add_up():
-  key = jax.random.key(1)
-  x, advantages = jax.random.normal(key, (2, 2, 4))
+  x, advantages = jax.random.normal(jax.random.key(1), (2, 2, 4))
   whole = losses.policy_loss(x, jnp.zeros((2, 4)), advantages, MASK, **HOW)[1]
   of = lambda i: losses.policy_loss(x[i], jnp.zeros((1, 4)), advantages[i], MASK[i], totals=(4, 2), **HOW)[1]
   parts = [of(slice(i, i + 1)) for i in range(2)]

@@ -227,8 +227,7 @@ def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   assert any(one.kind == "all-reduce" for one in moved)  # the devices exchange the maxima of their shares
   # Devices send the blocks' sums and the blocks that hold a drawn or the likeliest token (both at once), never a share
   # of the vocabulary.
-  assert max(one.bytes for one in moved) <= 2 * B * ROW
-  assert sum(one.bytes * one.times for one in moved) <= 12 * B * ROW
+  assert max(one.bytes for one in moved) <= 2 * B * ROW and sum(one.bytes * one.times for one in moved) <= 12 * B * ROW
   tokens, logprobs = compiled(*placed)
   want, of_want = jax.jit(sampling.draw)(*map(jnp.asarray, args))
   np.testing.assert_array_equal(tokens, want)

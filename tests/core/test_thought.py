@@ -8,8 +8,7 @@ def test_each_character_of_a_turn_has_a_kind():
   found = "".join("#tqa"[kind] for kind in thought.kinds(text, "red", None))
   assert found == "#######ttttttttttttt########" + "########" + "tqqqt" + "#########"
   assert {*thought.kinds("so 4 < 5 <answer>4</answer>", None, "4")} == {0, 1, 3}
-  assert thought.kinds("", "a", "b").size == 0
-  assert {*thought.kinds("plain", "absent", "")} == {1}
+  assert thought.kinds("", "a", "b").size == 0 and {*thought.kinds("plain", "absent", "")} == {1}
 
 
 @pytest.mark.parametrize("turns, within, between", [

@@ -48,12 +48,9 @@ ENTRY %main (x: f32[6]) -> f32[] {
 
 
 def test_loops_multiply_and_called_computations_are_counted():
-  assert sorted((c.kind, c.size, c.bytes, c.times, c.loops) for c in aot.collectives(TEXT)) == [
-    ("all-gather", 256, 512, 15, 2),  # the larger array of an asynchronous pair
-    ("all-reduce", 1, 4, 1, 0),
-    ("all-to-all", 7, 7, 1, 0),
-    ("reduce-scatter", 3, 12, 3, 1),
-  ]
+  first, *others = sorted((c.kind, c.size, c.bytes, c.times, c.loops) for c in aot.collectives(TEXT))
+  assert first == ("all-gather", 256, 512, 15, 2)  # the larger array of an asynchronous pair
+  assert others == [("all-reduce", 1, 4, 1, 0), ("all-to-all", 7, 7, 1, 0), ("reduce-scatter", 3, 12, 3, 1)]
 
 
 def test_a_collective_that_runs_beside_several_fusions_counts_once():

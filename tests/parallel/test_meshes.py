@@ -61,8 +61,6 @@ def test_training_and_scoring_equal_those_of_one_device(sizes):
       assert two[name] == pytest.approx(one[name], abs=1e-5), name
 
 
-# ---- traffic ---------------------------------------------------------------------------------------------------------
-
 SHAPE = DecoderConfig(
   vocab_size=2048, d_model=64, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160, rope_theta=100.0
 )
@@ -101,14 +99,10 @@ CASES = [pytest.param(*x, marks=[] if x == QUICK else pytest.mark.long) for x in
 def test_no_parameter_is_gathered_outside_a_layer(sizes, name):
   mesh = mesh_of(sizes)
   found = aot.collectives(lowered(sizes)[name]().compile().as_text())
-  gathered = [c for c in found if c.kind == "all-gather"]
   d, tensor = SHAPE.d_model, mesh.shape["tensor"]
   narrowest, widest = SHAPE.num_kv_heads * SHAPE.head_dim * d, d * SHAPE.d_ff  # k's matrix and the MLP's, of one layer
-  for c in gathered:
-    if not c.loops:
-      assert c.size < SHAPE.num_layers * narrowest // tensor, c
-    else:
-      assert c.size <= widest, c  # one layer's at a time
+  for c in [c for c in found if c.kind == "all-gather"]:  # in a loop, one layer's at a time
+    assert c.size <= widest if c.loops else c.size < SHAPE.num_layers * narrowest // tensor, c
   if name == "accumulate":
     if mesh.shape["fsdp"] > 1:  # the test still understands the compiler's text
       assert {"all-gather", "all-to-all"} <= {c.kind for c in found}

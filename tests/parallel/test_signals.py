@@ -75,9 +75,6 @@ def test_a_second_signal_ends_the_process_during_a_computation():
     assert busy.wait(timeout=100) == 143
 
 
-# ---- How one of several processes ends after an error ----------------------------------------------------------------
-
-
 @pytest.fixture
 def left(monkeypatch):
   """The exit status of a process that has joined others."""

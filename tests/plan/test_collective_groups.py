@@ -11,10 +11,8 @@ from ragrl_jax.plan import aot
   ("replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add", [[0, 4], [1, 5], [2, 6], [3, 7]]),
   ("replica_groups=mesh['a'=2,'b'=4] {'b'}, use_global_device_ids=true", [[0, 1, 2, 3], [4, 5, 6, 7]]),
   ("replica_groups=mesh['a'=2,'b'=2,'c'=2] {'a','c'}, to_apply=%add", [[0, 1, 4, 5], [2, 3, 6, 7]]),
-  (
-    "replica_groups=mesh['a'=1,'b'=4,'c'=1,'d'=2], device_ids=([2,4]T(1,0)) {'b'}, use_global_device_ids=true",
-    [[0, 1, 2, 3], [4, 5, 6, 7]],
-  ),
+  ("replica_groups=mesh['a'=1,'b'=4,'c'=1,'d'=2], device_ids=([2,4]T(1,0)) {'b'}, use_global_device_ids=true",
+   [[0, 1, 2, 3], [4, 5, 6, 7]]),
   ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
   ("replica_groups=mesh['a'=2,'b'=2], device_ids=([4]) {'a'}", [[0, 2], [1, 3]]),
   ("channel_id=1, source_target_pairs={{0,1},{1,0}}", [[0, 1], [1, 0]]), ("replica_groups={}, to_apply=%add", []),

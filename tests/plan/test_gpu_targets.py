@@ -37,8 +37,7 @@ def test_the_compiler_receives_the_gpu_and_its_hosts(monkeypatch):
 
   monkeypatch.setattr(gpus.topologies, "get_topology_desc", answer)
   monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 91_000)
-  assert aot.devices("h200:2x8") == ["gpu 0", "gpu 1"]
-  assert asked["topology"] == "2x1x8"
+  assert aot.devices("h200:2x8") == ["gpu 0", "gpu 1"] and asked["topology"] == "2x1x8"
   target = asked["target_config"]
   assert "core_count: 132\n" in target and f"device_memory_size: {round(139.7 * 2**30)}\n" in target
   assert "memory_bandwidth: 4800000000000\n" in target and target.count("{") == target.count("}")

@@ -39,8 +39,7 @@ def test_a_teacher_of_a_folder(tmp_path, kind):
   assert made.resident == plain.resident | {"teacher": 4 * counted.all}
   programs = {program.name: program for program in made.programs}
   assert set(programs) == {"learner: teacher", "learner: accumulate"}
-  assert not any(program.error for program in made.programs)
-  assert made.needed_flops > plain.needed_flops
+  assert not any(program.error for program in made.programs) and made.needed_flops > plain.needed_flops
 
 
 @pytest.mark.slow  # compiles its programs

@@ -202,8 +202,7 @@ def test_half_as_many_engines_have_twice_the_work_each():
     for lanes, tensor in ((16, 4), (32, 8))
   )
   assert (alone.span, two.span) == (1, 2)
-  for name in ("engine: prefill", "engine: decode"):
-    assert program(two, name).dcn == 0  # within a slice
+  assert [program(two, f"engine: {name}").dcn for name in ("prefill", "decode")] == [0, 0]  # within a slice
   assert two.resident["engine: weights"] == pytest.approx(alone.resident["engine: weights"] / 2, rel=0.01)
   # As many lanes a chip and as many calls: a chip's share of a call's operations is the same.
   assert program(two, "engine: decode").calls == program(alone, "engine: decode").calls

@@ -34,10 +34,8 @@ def programs(replicas, tensor, learner):
   config = config_lib.default_config()
   params = rules.place(mesh, nnx.state(compiled.abstract_model(settings.of(config), SHAPE, mesh)))
   cast = Caster(jnp.dtype(jnp.bfloat16), SHAPE, mesh_lib.of_engine(mesh, replicas=replicas, tensor=tensor))
-  found = []
-  for name, one in cast.programs(params):
-    found.append((name, one.function.lower(one.argument).compile(), 2 * one.argument.size))
-  return found, cast.abstract(params)
+  made = lambda name, one: (name, one.function.lower(one.argument).compile(), 2 * one.argument.size)
+  return [made(name, one) for name, one in cast.programs(params)], cast.abstract(params)
 
 
 @pytest.mark.parametrize("replicas, tensor, learner", [

@@ -260,8 +260,7 @@ def test_the_report_gives_the_time_of_each_part():
   episodes = played.run(requests(2, 2), step=0)
   metrics = played.report.metrics()
   said = sum(len(s.ids) for e in episodes for s in e.segments if s.owner == "model")
-  assert metrics["sampled_tokens"] == said
-  assert metrics["episodes"] == 4 and metrics["episodes_failed"] == 0
+  assert [metrics[name] for name in ("sampled_tokens", "episodes", "episodes_failed")] == [said, 4, 0]
   assert 0.03 < metrics["tool_wait_s"] < metrics["rollout_s"] and min(metrics["decode_s"], metrics["prefill_s"]) > 0
   parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
   assert 0 < metrics["lane_occupancy"] <= 1 and parts <= metrics["rollout_s"]
@@ -307,9 +306,6 @@ def test_a_host_alone_exchanges_its_episodes_with_itself():
 def test_a_turn_that_does_not_fit_into_the_context_is_refused():
   with pytest.raises(ValueError, match="max_new_tokens"):
     rollout(engine(), max_new_tokens=kit.CONTEXT)
-
-
-# ---- Episodes that come as a stream, and work that the running thread does for others --------------------------------
 
 
 def test_other_work_is_done_while_every_conversation_waits():
@@ -455,8 +451,7 @@ def test_work_for_the_accelerator_runs_on_the_running_thread():
   calls, encoded = dispatch.Dispatch(), []
   encode = calls.wrap(lambda queries: encoded.append((threading.get_ident(), len(queries))))
   encode(["before the run: no one serves, so it is done here"])
-  tools = tools_lib.RetrievalTools(Dense())
-  played = rollout(engine(), tools=tools)
+  played = rollout(engine(), tools=tools_lib.RetrievalTools(Dense()))
   played.dispatch = calls
   played.run(requests(2, 2), step=0)
   assert len(encoded) > 1 and {ident for ident, _ in encoded} == {threading.get_ident()}

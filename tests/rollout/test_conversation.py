@@ -24,8 +24,7 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
 
 def run_one(play, sizes=None, samples=1, prompts=1, **settings):
   played = rollout(engine(**(sizes or {})), play, **settings)
-  episodes = played.run(requests(prompts, samples), step=0)
-  return played, episodes
+  return played, played.run(requests(prompts, samples), step=0)
 
 
 def test_the_question_is_never_cut_and_the_episode_ends_with_budget():
@@ -40,8 +39,7 @@ def test_the_question_is_never_cut_and_the_episode_ends_with_budget():
 
   _, (episode,) = run_one(play)
   assert episode.ended == "budget" and episode.segments[0].text.startswith("Question 0")
-  assert episode.num_tokens <= kit.CONTEXT
-  assert episode.segments[-1].owner == MODEL  # the observation that did not fit was not appended
+  assert episode.num_tokens <= kit.CONTEXT and episode.segments[-1].owner == MODEL  # the last observation did not fit
 
 
 @pytest.mark.parametrize(("reserve", "shown", "drawn"), [(None, False, 0), (5, True, 8), (9, False, 0)])
@@ -94,9 +92,8 @@ def test_end_names_the_last_stop_unless_told_otherwise():
     return episode
 
   _, (plain, told) = run_one(play, prompts=2)
-  assert told.ended == "searches" and told.facts == {"verdicts": (1.0,)}
+  assert (told.ended, told.facts, plain.facts) == ("searches", {"verdicts": (1.0,)}, {})
   assert (told.prompt_index, told.sample, told.example_id, told.version) == (1, 0, "e1", 7)
-  assert plain.facts == {}
 
 
 def test_observations_carry_their_query_and_passages():
@@ -105,8 +102,7 @@ def test_observations_carry_their_query_and_passages():
   async def play(example, policy, tools):
     talk = policy.start([{"role": "user", "content": example.question}])
     await talk.generate(max_new_tokens=4)
-    assert talk.observe("é</information>", query="q", found=found)
-    assert talk.observe("a notice")
+    assert talk.observe("é</information>", query="q", found=found) and talk.observe("a notice")
     return talk.end("searches")
 
   _, (episode,) = run_one(play)
@@ -134,8 +130,7 @@ def forger():
   model = Decoder(config, rngs=nnx.Rngs(0))
   model.layers.o[...] *= 0
   model.layers.down[...] *= 0
-  table = jax.random.normal(jax.random.key(1), (264, 32))
-  model.embedding[...] = table
+  model.embedding[...] = table = jax.random.normal(jax.random.key(1), (264, 32))
   before, after = jnp.array([ord("Q"), 258, 259, 260, 261]), jnp.arange(258, 263)
   model.lm_head[...] = jnp.zeros((264, 32)).at[after].set(table[before])
   return model
@@ -174,11 +169,8 @@ def fork_play(at, own=False):
   return play
 
 
-@pytest.mark.parametrize(
-  "at",
-  [lambda t: 3, lambda t: len(t.tokens) - 12, lambda t: len(t.tokens)],
-  ids=["in the prompt", "in the turn", "whole"],
-)
+# In the prompt, in the turn, whole.
+@pytest.mark.parametrize("at", [lambda t: 3, lambda t: len(t.tokens) - 12, lambda t: len(t.tokens)])
 def test_a_fork_continues_like_a_conversation_of_its_own(at):
   # Pages copied from the cache, or recomputed from the ids: the same greedy tokens, log-probabilities up to rounding.
   _, forked = run_one(fork_play(at), prompts=2, samples=2)
@@ -260,10 +252,9 @@ def test_invalid_calls_are_refused():
     with refuse("empty prompt"):
       policy.start([])
     talk = policy.start(kit.TOKENIZER.encode(example.question))
-    with refuse("not compiled"):
-      await talk.generate(stop=("</unknown>",))
-    with refuse("max_new_tokens"):
-      await talk.generate(max_new_tokens=0)
+    for how, says in ((dict(stop=("</unknown>",)), "not compiled"), (dict(max_new_tokens=0), "max_new_tokens")):
+      with refuse(says):
+        await talk.generate(**how)
     for at in (0, 11):
       with refuse(r"between 1 and the conversation's 10"):
         talk.fork(at=at)
@@ -295,8 +286,7 @@ def test_texts_of_any_length_are_not_tokenized_whole():
   talk = start("Who?")
   room = talk.room()
   assert not talk.observe("x" * 10**7) and talk.room() == room and talk.end().ended == "budget"
-  assert start("Who? " * 10**6).room() < 1
-  assert spy.longest < 10_000
+  assert start("Who? " * 10**6).room() < 1 and spy.longest < 10_000
 
 
 def test_a_rejected_stop_string_may_begin_an_accepted_one():

@@ -57,17 +57,9 @@ class Tools:
 
 def rollout(recipe, asked, protocol=CHAT, *, play=None, tools=None, context=20_000, **server):
   tokenizer = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
-  return endpoint_rollout.EndpointRollout(
-    Server(asked, protocol, context, **server),
-    tokenizer,
-    recipe.stops,
-    play or recipe.play,
-    tools or Tools(),
-    seed=0,
-    sampling=structs.Sampling(1.0, 0, 1.0, 500),
-    reserve=None,
-    dispatch=dispatch.Dispatch(),
-  )
+  given = Server(asked, protocol, context, **server), tokenizer, recipe.stops, play or recipe.play, tools or Tools()
+  how = dict(seed=0, sampling=structs.Sampling(1.0, 0, 1.0, 500), reserve=None, dispatch=dispatch.Dispatch())
+  return endpoint_rollout.EndpointRollout(*given, **how)
 
 
 def played(recipe, asked, protocol=CHAT, *, requests=None, greedy=True, **more):
@@ -188,14 +180,12 @@ def test_what_needs_the_accelerator_runs_on_the_callers_thread():
     return await recipe.play(example, policy, tools)
 
   server = rollout(recipe, Asked(), play=play)
-  assert len(list(server.stream([[Request(EXAMPLE, 0)]], step=0, at_once=1))) == 1
-  assert seen == [threading.get_ident()]
+  assert len(list(server.stream([[Request(EXAMPLE, 0)]], step=0, at_once=1))) == 1 and seen == [threading.get_ident()]
 
 
 def test_the_context_is_kept():
   recipe = recipes.get("search_r1", instructions="none")
-  said = lambda question, n: "<search> " + "x" * 80
-  (episode,) = played(recipe, Asked(said), context=900)
+  (episode,) = played(recipe, Asked("<search> " + "x" * 80), context=900)
   assert episode.ended == "budget" and episode.num_tokens <= 900
 
 

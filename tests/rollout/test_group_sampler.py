@@ -63,10 +63,8 @@ def spread_in(*prompts, unknown=()):
 
   def measure(examples, episodes, step):
     assert [e.id for e in examples] == [e.example_id for e in episodes]
-    return [
-      None if (e.prompt_index, e.sample) in unknown else float(e.prompt_index in prompts and e.sample == 0)
-      for e in episodes
-    ]
+    at = [(e.prompt_index, e.sample) for e in episodes]
+    return [None if (i, g) in unknown else float(i in prompts and g == 0) for i, g in at]
 
   return measure
 
@@ -224,8 +222,7 @@ def test_groups_sampled_ahead_are_the_next_steps_and_other_work_is_done_meanwhil
   # A resumed run trains on the same groups and draws from the same prompt on.
   again, resumed = make(spread_in(8, 9, 11), rollout=Rollout(version=5))
   resumed.restore(saved)
-  assert resumed.take(5) == found and again.tape == []
-  assert prompts(resumed.take(6)) == [8, 9, 11]
+  assert resumed.take(5) == found and again.tape == [] and prompts(resumed.take(6)) == [8, 9, 11]
   assert again.tape == [(6, [8, 9, 10, 11, 12])]  # step 5 kept 3 of 5: 3 / (4/6) = 4.5
   # A step later they would be two steps old.
   resumed.restore(saved)

@@ -31,9 +31,8 @@ def test_overlong_episodes_are_penalised():
   # Nothing is right, so the reward is the penalty: 0 up to 10 - 4 tokens, then 1 / 4 per token, 1 from 10 tokens on.
   for tokens, penalty in ((6, 0.0), (7, -0.25), (8, -0.5), (10, -1.0), (30, -1.0)):
     (one,) = scored(said("x" * tokens))
-    assert one.episode.num_model_tokens == tokens
     assert (one.reward, one.terms["overlong"], one.weights["overlong"]) == (penalty, penalty, 1.0)
-    assert one.turns == (penalty,)  # the last turn gets the penalty
+    assert (one.episode.num_model_tokens, one.turns) == (tokens, (penalty,))  # the last turn gets the penalty
   (one,) = scored(said("x" * 30), limit=0)
   assert one.reward == 0.0 and "overlong" not in one.terms  # without a limit there is no penalty
 
@@ -55,8 +54,7 @@ def conversation(sample, *turns):
   """An episode of (tokens, reward) turns, and its score."""
   segments = [Segment(ENVIRONMENT, (1,), "?")]
   for size, _ in turns:
-    segments.append(Segment(MODEL, (2,) * size, "!", (0.0,) * size))
-    segments.append(Segment(ENVIRONMENT, (9,), "."))
+    segments += [Segment(MODEL, (2,) * size, "!", (0.0,) * size), Segment(ENVIRONMENT, (9,), ".")]
   earned = tuple(reward for _, reward in turns)
   episode = Episode(tuple(segments), sample=sample, ended="answer")
   return rewards.Scored(EXAMPLE, episode, {}, {}, sum(earned), 1.0, earned)

@@ -34,8 +34,7 @@ def taught(answer="Ann", step=1, steps=10, **how):
 
 def test_the_tokens_that_are_taught():
   assert taught()[0] == f"{ASKED}<answer> Ann </answer>"
-  assert taught(tokens="queries")[0] == "who"  # the search, not the thought's word
-  assert taught(tokens="answers")[0] == "Ann"
+  assert [taught(tokens=kind)[0] for kind in ("queries", "answers")] == ["who", "Ann"]  # "who" of the search only
   assert taught(tokens="thought")[0] == ASKED.replace(" who </search>", "  </search>") + "<answer>  </answer>"
 
 

@@ -38,11 +38,9 @@ def test_entropy_is_the_mean_surprise_of_a_kind_of_tokens():
   (turn,) = [segment for segment in episode.segments if segment.owner == MODEL]
   surprise = [9.0] * len(turn.ids)
   surprise[7:9], surprise[25] = [1.0, 1.0], 3.0  # a, b and c
-  segments = [
-    dataclasses.replace(one, logprobs=tuple(-nats for nats in surprise)) if one is turn else one
-    for one in episode.segments
-  ]
-  (found,) = of(dataclasses.replace(episode, segments=tuple(segments)))
+  said = dataclasses.replace(turn, logprobs=tuple(-nats for nats in surprise))
+  segments = tuple(said if one is turn else one for one in episode.segments)
+  (found,) = of(dataclasses.replace(episode, segments=segments))
   assert (found["entropy/thought"], found["entropy/answer"]) == (1.0, 3.0)
   assert found["entropy"] == pytest.approx((32 * 9.0 + 2 * 1.0 + 3.0) / 35)
 

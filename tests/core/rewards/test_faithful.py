@@ -11,12 +11,10 @@ def test_a_pair_with_an_empty_side_scores_zero_and_is_not_judged():
 
 
 def test_a_missing_verdict_is_unknown():
-  assert faithful.share([("a", "b")], None) is None
-  assert faithful.share([("a", "b"), ("a", "c")], (1.0, None)) is None
-  with pytest.raises(ValueError, match="2 verdicts for 1"):
-    faithful.share([("a", "b")], (1.0, 0.0))
-  with pytest.raises(ValueError, match="from 0 to 1"):
-    faithful.share([("a", "b")], (-0.1,))
+  assert faithful.share([("a", "b")], None) is faithful.share([("a", "b"), ("a", "c")], (1.0, None)) is None
+  for verdicts, says in (((1.0, 0.0), "2 verdicts for 1"), ((-0.1,), "from 0 to 1")):
+    with pytest.raises(ValueError, match=says):
+      faithful.share([("a", "b")], verdicts)
 
 
 def test_states():

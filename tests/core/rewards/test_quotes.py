@@ -12,12 +12,8 @@ def plain(quote, context, threshold=quotes.SOFT):
   """Checks every window of as many words, one after the other. `soft` must agree with it."""
   words, quote = context.lower().split(), " ".join(quote.lower().split())
   size = len(quote.split())
-  if not quote:
-    return False
-  return any(
-    difflib.SequenceMatcher(None, " ".join(words[i : i + size]), quote).ratio() >= threshold
-    for i in range(len(words) - size + 1)
-  )
+  windows = [" ".join(words[i : i + size]) for i in range(len(words) - size + 1)] if quote else []
+  return any(difflib.SequenceMatcher(None, window, quote).ratio() >= threshold for window in windows)
 
 
 def test_exact():
@@ -50,8 +46,7 @@ def test_like_difflib_soft_finds_few_near_matches_in_long_texts():
 
 
 def test_soft_agrees_with_the_plain_windows():
-  draw = random.Random(0)
-  found = 0
+  draw, found = random.Random(0), 0
   for number in range(800):
     letters = draw.choice(["ab", "abcd", "abcdefgh", "é😀x"])
     words = ["".join(draw.choice(letters) for _ in range(draw.randint(1, 6))) for _ in range(draw.choice([2, 5, 20]))]
@@ -62,9 +57,8 @@ def test_soft_agrees_with_the_plain_windows():
       context, size = [draw.choice(words) for _ in range(90)], 60
     if context and number % 3:
       at = draw.randrange(len(context))
-      quote = "".join(
-        letter if draw.random() > 0.1 else draw.choice(letters) for letter in " ".join(context[at : at + size])
-      )
+      copied = " ".join(context[at : at + size])
+      quote = "".join(letter if draw.random() > 0.1 else draw.choice(letters) for letter in copied)
     else:
       quote = " ".join(draw.choice(words) for _ in range(size))
     threshold = draw.choice([0.85, 0.85, 0.5, 0.95, 1.0])
@@ -77,13 +71,10 @@ def test_soft_agrees_with_the_plain_windows():
 
 def test_long_quotes_get_the_plain_windows_verdicts():
   """From 200 characters on, `soft` skips windows that difflib's blocks cannot match."""
-  draw = random.Random(1)
-  found = 0
+  draw, found = random.Random(1), 0
   for number in range(12):
-    words = [
-      "".join(draw.choice("eeeeettttaaaooiinnsshrrdlcumwfgypbvkxjqz") for _ in range(draw.randint(2, 8)))
-      for _ in range(70)
-    ]
+    letters = "eeeeettttaaaooiinnsshrrdlcumwfgypbvkxjqz"
+    words = ["".join(draw.choice(letters) for _ in range(draw.randint(2, 8))) for _ in range(70)]
     context = [draw.choice(words) for _ in range(100)]
     at, size = draw.randrange(40), draw.randint(45, 60)
     quote = context[at : at + size]

@@ -23,8 +23,6 @@ def test_by_hand():
     normalize("x", "Squad")
 
 
-# ---- The forms of Unicode that texts get before they are compared ----------------------------------------------------
-
 TYPED = """O'Brien's "best-known" novel of 1939-40, at -5 degrees - or so. """
 
 

@@ -17,13 +17,11 @@ def texts(count, seed):
 def test_pairs_by_hand():
   text = "<a>1<a>2</a>3</a>"
   # The first closing tag closes the last opening tag before it. The second closing tag then has no open tag.
-  assert tags.pairs(text, "a") == [tags.Pair("a", "2", 4, 12)]
-  assert text[4:12] == "<a>2</a>"
+  assert tags.pairs(text, "a") == [tags.Pair("a", "2", 4, 12)] and text[4:12] == "<a>2</a>"
   assert tags.pairs(text, "a", opening="first") == [tags.Pair("a", "1<a>2", 0, 12)]
   assert [p.body for p in tags.pairs("<a>1</a><b>2</b><a></a>", ("a", "b"))] == ["1", "2", ""]
   assert tags.pairs("<a>1</b>", ("a", "b")) == []
-  assert tags.last("<a>1</a><a>2</a>", "a").body == "2"
-  assert tags.last("</a><a>", "a") is None
+  assert tags.last("<a>1</a><a>2</a>", "a").body == "2" and tags.last("</a><a>", "a") is None
   with pytest.raises(ValueError, match="'last' or 'first'"):
     tags.pairs("", "a", opening="middle")
 

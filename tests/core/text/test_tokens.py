@@ -8,6 +8,8 @@ import pytest
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tokens
 
+SIGNS = "aA éΣ's-_—.,、東京हि\u0928\u0e01\u0e34e\u0301İıß ½²€😀\u200b\u00a0\u0660٣\n"
+
 
 def test_tokens_by_hand():
   for text, want in (
@@ -37,10 +39,7 @@ def test_cuts_by_hand(text, place, cut):
   assert tokens.cuts(text, place) is cut
 
 
-@hypothesis.given(
-  st.lists(st.sampled_from("aA éΣ's-_—.,、東京हि\u0928\u0e01\u0e34e\u0301İıß ½²€😀\u200b\u00a0\u0660٣\n"), max_size=12),
-  st.integers(0, 12), st.integers(1, 4),
-)  # fmt: skip
+@hypothesis.given(st.lists(st.sampled_from(SIGNS), max_size=12), st.integers(0, 12), st.integers(1, 4))
 def test_decisions_are_those_of_dprs_rule(letters, start, length):
   text, gold = "".join(letters), "".join(letters[start : start + length])
   if answer_rule.tokens(gold):  # by the script, an answer without tokens is in every text
