@@ -139,3 +139,11 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
   assert "2 seeds, 4 test questions, 2 steps of RL (16 episodes), 1 x cpu" in text
   assert "| after RL | 0.750 | 0.750 | 0.750 | 0.750 | 9 |" in text
   assert "- RL beside after demonstrations, greedy: EM +0.500 [" in text
+
+  rag = tmp_path / "out" / "untrained" / "seed_0" / "evaluations" / "rag"
+  rag.mkdir(parents=True)
+  (rag / "metrics.json").write_text(json.dumps(dict(n=4, em=0.25, f1=0.25, searches=1, response_tokens=9)))
+  replies = (dict(has_gold=True), None), (dict(has_gold=False), None), (None, True), (None, False)
+  rows = [dict(unanswered=reply, cover_em=float(bool(covered))) for reply, covered in replies]
+  (rag / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  assert "| rag | 4 | 0.250 | 0.250 | 0.500 | 1.00 |" in results("--workdir", tmp_path / "out", "--records", tmp_path)
