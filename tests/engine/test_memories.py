@@ -62,10 +62,11 @@ def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   assert played.report.engine.shared_tokens > 0 and played.report.engine.swapped_rows > 0
   for episode in together:
     np.testing.assert_allclose(*kit.scored(episode, forward=forward), atol=1e-5)
+  lone = kit.rollout(engine(pages=8), play)  # of other sizes than most
   for i in (0, 5, 11):  # alone: no shared prompt, no swaps
-    (alone,) = played.run([asked[i]], step=0)
+    (alone,) = lone.run([asked[i]], step=0)
     kit.check_close(alone, together[i])
-    assert played.report.engine.shared_tokens == played.report.engine.swapped_rows == 0
+    assert lone.report.engine.shared_tokens == lone.report.engine.swapped_rows == 0
   assert kit.held(engine(**sizes)) == 0
   assert [replica.slots.free for replica in engine(**sizes)._replicas] == [engine(**sizes).sizes.slots]
 

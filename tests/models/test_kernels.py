@@ -87,8 +87,8 @@ def test_trees_of_one_level_as_segments_with_prefixes():
 def test_each_needed_block_is_read_once(block_q, block_k):
   segments, prefixes = (np.pad(x, ((0, 0), (0, 20))) for x in (SHARED, PREFIXES))
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
-  needed = jax.jit(lambda rows: flash._steps(*flash._needed(rows, rows, True, block_q, block_k)))
-  for row, steps in enumerate(needed(rows)):
+  steps_of = jax.jit(lambda rows: flash._steps(*flash._needed(rows, rows, True, block_q, block_k)))
+  for row, steps in enumerate(steps_of(rows)):
     for needed, one in zip(visible(segments[row], prefixes[row], block_q, block_k), steps, strict=True):
       count, block = flash._streaming(one)
       read = [int(block(step)) for step in range(count)]

@@ -186,11 +186,11 @@ def test_each_judge_has_its_own_limits():
 def test_a_term_can_have_its_own_judge():
   every, own = Judge(), Judge(fails=[("a", "x")])
   tools = RetrievalTools(Retriever(), judges={"": every, "search": every, "answer": own})
-  asked = ("aa", ""), ("ab", "search"), ("a?", "thought"), ("bb", "answer"), ("ax", "answer")  # premise and claim
-  *known, lost = together(lambda: [tools.judge([tuple(pair)], term) for pair, term in asked])
+  asked = ("aa", ""), ("ab", "search"), ("a?", "thought"), ("bb", "answer"), ("aa ax", "answer")  # premise, claim
+  *known, lost = together(lambda: [tools.judge(list(map(tuple, pairs.split())), term) for pairs, term in asked])
   assert known == [(1.0,), (0.0,), (None,), (1.0,)] and isinstance(lost, ToolFailed) and str(lost) == "down"
   assert every.asked == [[("a", "a"), ("a", "b"), ("a", "?")]]  # one batch for all terms of one judge
-  assert own.asked == [[("b", "b"), ("a", "x")], [("b", "b")]]
+  assert own.asked == [[("b", "b"), ("a", "a"), ("a", "x")], [("b", "b"), ("a", "a")]]
   with pytest.raises(ValueError, match="config.judge.kind"):
     asyncio.run(RetrievalTools(Retriever(), judges={"answer": own}).judge([("a", "b")], "search"))
 
