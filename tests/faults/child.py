@@ -15,11 +15,11 @@ import psutil
 import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[2]
-os.environ |= dict(JAX_PLATFORMS="cpu", NO_PROXY="127.0.0.1") | dict(
-  JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
+os.environ |= dict(
+  JAX_PLATFORMS="cpu", NO_PROXY="127.0.0.1", JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",  # importing and tracing take most of a start
-  PYTHONWARNINGS="ignore:resource_tracker",
-)  # a killed process would leave the progress bar's lock behind
+  PYTHONWARNINGS="ignore:resource_tracker",  # a killed process would leave the progress bar's lock behind
+)  # fmt: skip
 
 from ragrl_jax import structs  # noqa: E402
 from ragrl_jax.cli import main as cli  # noqa: E402
