@@ -143,7 +143,8 @@ def step_metrics(rng, step, skill):
   return {
     "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
     "term": {"answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
-    "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))}, "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
+             "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))},
+    "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
     "outcome": answer, "searches": 0.8 + 0.75 * skill + noise(0.05), "response_tokens": 42 + 20 * skill + noise(1.5),
     "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)), "kl": 0.002 + 0.06 * skill**2 + abs(noise(0.003)),
     "old_kl": abs(noise(0.001)),

@@ -19,7 +19,8 @@ def folders(tmp_path_factory):
 
 
 def test_one_evaluation(folders):
-  assert evaluation_page.write([folders[1]]) == (path := folders[1] / "report.html")
+  path = evaluation_page.write([folders[1]])
+  assert path == folders[1] / "report.html"
   page = path.read_text(encoding="utf-8")
   shown = page.replace("http://www.w3.org/2000/svg", "")
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown.split('type="application/json"')[0])

@@ -191,9 +191,10 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
   assert more["seconds_cover"] == 4 and more["by_hops"]["1"]["em"] == pytest.approx(1 / 3)
-  for out, seeds, says in ((tmp_path, 1, "several seeds: give --s"), (tmp_path / "seed_0", 2, "one seed: choose anot")):
-    with pytest.raises(ValueError, match=f"with {says}"):
-      evaluate(out, EXAMPLES[:4], seeds=seeds)
+  with pytest.raises(ValueError, match="with several seeds: give --seeds"):
+    evaluate(tmp_path, EXAMPLES[:4])
+  with pytest.raises(ValueError, match="with one seed: choose another --out"):
+    evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
 
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
@@ -257,8 +258,8 @@ def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
   assert score([dataclasses.replace(one, supporting=()) for one in EXAMPLES[:3]])["n"] == 3  # no judge read these
 
 
-@pytest.mark.parametrize("mark, place, seeds", [("metrics.jsonl", "", 1), ("index.json", "", 2),
-                                                ("metrics.jsonl", "seed_1", 2)])  # fmt: skip
+@pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json"])
+@pytest.mark.parametrize("place, seeds", [("", 1), ("", 2), ("seed_1", 2)])
 def test_a_run_or_an_index_is_not_written_into(tmp_path, mark, place, seeds):
   (tmp_path / place).mkdir(exist_ok=True)
   (tmp_path / place / mark).write_text("{}")

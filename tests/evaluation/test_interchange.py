@@ -139,14 +139,16 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   (tmp_path / "settings.json").write_text(json.dumps(settings))
   jsonl.write(tmp_path / episodes.PLAYED, [episodes.played(example, episode)])
   assert interchange.write(tmp_path, "atif", tmp_path / "out.jsonl") == 1
-  check(found := next(jsonl.read(tmp_path / "out.jsonl")))
+  (found,) = jsonl.read(tmp_path / "out.jsonl")
+  check(found)
   assert found["agent"]["model_name"] == "checkpoints/40" and found["agent"]["name"] == "search_r1"
   assert [step["source"] for step in found["steps"]] == ["user", "agent", "agent"] and "/home" not in json.dumps(found)
   assert found["steps"][1]["observation"]["results"][0]["content"] == "a notice"
   assert all("metrics" not in step for step in found["steps"])
 
   row = episodes.row(example, split, terms={"answer": None}, weights={}, reward=None, outcome=None)
-  check(found := interchange.atif(row, about := interchange.described(tmp_path)))
+  about = interchange.described(tmp_path)
+  check(found := interchange.atif(row, about))
   (other,) = found["subagent_trajectories"]
   assert [step["message"] for step in other["steps"]] == ["Again", "No"] and len(found["steps"]) == 3
   assert episodes.episode_of(episodes.played(example, split)).starts == (4,)  # an evaluation's row, too

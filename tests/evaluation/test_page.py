@@ -156,15 +156,15 @@ def spoiled(data, text, body):
 
 
 def test_what_a_reader_does_with_charts_episodes_and_questions(page, seen, width):
-  seen = seen[f"page {width}"]
+  seen, data = seen[f"page {width}"], page_lib.gather(page.parent)
   assert "error" not in seen, seen["error"]
-  assert seen["charts"] == len((data := page_lib.gather(page.parent))["curves"]["panels"])
+  assert seen["charts"] == len(data["curves"]["panels"])
   assert seen["wide"] == [width, width] and seen["outside"] == []
   # The middle of one chart is step 30 of 60. All charts with a value there show it.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
   assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][1:4]} == {"30"}
   assert seen["control"] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
-  assert seen["shaded"] > 0 < seen["unlikely"] and "log-probability" in seen["tip"] and "advantage" in seen["tip"]
+  assert seen["shaded"] > 0 and seen["unlikely"] > 0 and "log-probability" in seen["tip"] and "advantage" in seen["tip"]
   assert seen["wrong"] and all(text.startswith("✗") for text in seen["wrong"])
   assert seen["ended"] in ([], ["ended by eos"])
   assert re.fullmatch(r"#episode-\d+-\d+-\d+", seen["address"]) and seen["scheme"] in ("dark", "light")

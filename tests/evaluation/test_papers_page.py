@@ -51,7 +51,7 @@ def test_the_interval_holds_the_true_difference():
   rng, held = np.random.default_rng(0), 0
   for _ in range(60):
     gains = rng.normal(0.1, 0.05, size=5)
-    pairs = [[(rng.random(50) < 0.5 + gain).astype(float), (rng.random(50) < 0.5).astype(float)] for gain in gains]
+    pairs = [[(rng.random(100) < 0.5 + gain).astype(float), (rng.random(100) < 0.5).astype(float)] for gain in gains]
     low, high = page.nested_interval(pairs, resamples=500)
     held += low <= 0.1 <= high
   assert 52 <= held <= 60

@@ -103,7 +103,7 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
   evaluated(tmp_path / "bare", script=[r"<answer> \boxed{x} </answer>"])
   for folder, says in (("bare", "have no pair of the term information_think"), ("silent", "agent 'r1_searcher'")):
     said = say("make-judge-data", f"--episodes={tmp_path}/{folder}", f"--sheet={tmp_path}/sheet.csv")
-    assert said.returncode == 2 and says in said.stderr and not (tmp_path / "sheet.csv").exists()
+    assert (said.returncode, said.stdout) == (2, "") and says in said.stderr and not (tmp_path / "sheet.csv").exists()
   said = say("faithfulness", f"--episodes={tmp_path}/*")
   assert said.returncode == 2 and "agent 'r1_searcher'" in said.stderr and said.stdout == ""
 

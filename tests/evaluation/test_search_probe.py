@@ -114,7 +114,8 @@ def test_planted_behaviours_are_told_apart(index, tmp_path, behaviour, answers, 
 def test_the_numbers_of_an_honest_policy(index, tmp_path):
   calls, again = [], []
   numbers = probed(index, tmp_path, reads, seen=calls)
-  assert numbers["verdict"] == search_probe.HONEST in search_probe.text(numbers) and numbers["noise"] == 0.0
+  assert numbers["verdict"] == search_probe.HONEST and numbers["noise"] == 0.0
+  assert search_probe.HONEST in search_probe.text(numbers)
   of = numbers["retrievers"]
   means = {name: one["outcome"]["mean"] for name, one in of.items()}
   assert means.pop("random") < 0.2 and means.pop("shuffled") < 0.2

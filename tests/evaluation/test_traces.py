@@ -7,10 +7,11 @@ ROW = {
   "question": "Which river?", "golds": ["Mazur", "the Mazur"], "gold_ids": ["p1"], "reward": 1.2, "outcome": 1,
   "terms": {"answer": 1.0, "format": None}, "weights": {"answer": 1.0, "format": 0.2}, "ended": "answer", "failure": "",
   "segments": [
-  {"owner": "environment", "text": "Which river?\n"}, {"owner": "model", "text": "<search>Kel</search>"},
-  {"owner": "environment", "text": "\n<information>Doc 1(Title: Mazur) A river.\x1b[2J\r</information>\n",
-  "query": "Kel", "found": [{"id": "p1", "title": "Mazur"}, {"id": "p2", "title": ""}]},
-  {"owner": "model", "text": "<answer>Mazur " + "and so on " * 30 + "</answer>"}, ],
+    {"owner": "environment", "text": "Which river?\n"}, {"owner": "model", "text": "<search>Kel</search>"},
+    {"owner": "environment", "text": "\n<information>Doc 1(Title: Mazur) A river.\x1b[2J\r</information>\n",
+     "query": "Kel", "found": [{"id": "p1", "title": "Mazur"}, {"id": "p2", "title": ""}]},
+    {"owner": "model", "text": "<answer>Mazur " + "and so on " * 30 + "</answer>"},
+  ],
 }  # fmt: skip
 
 

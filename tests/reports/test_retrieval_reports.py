@@ -14,7 +14,8 @@ def test_neighbours_that_faiss_does_not_find_are_no_passages(tmp_path, factory):
   """UltraRAG #517, FlashRAG #247: FAISS pads with -1, which Python takes for the last document."""
   vectors = np.random.default_rng(0).normal(size=(40, 16)).astype(np.float32)
   faiss_index.build(vectors, tmp_path / "i", factory=factory, threads=1, train_rows=40, progress=False)
-  index = faiss_index.Approximate(tmp_path / "i", vectors, options="nprobe=1" * ("IVF" in factory), oversample=1)
+  options = "nprobe=1" if factory.startswith("IVF") else ""
+  index = faiss_index.Approximate(tmp_path / "i", vectors, options=options, oversample=1)
   for k in (39, 60):
     for scores, rows in index.search(vectors[:3], k):
       assert len(rows) == len(scores) == len({*rows.tolist()}) <= 40 and rows.min() >= 0
