@@ -86,7 +86,7 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
   for last in sorted(workdir.glob("*/seed_*/evaluations/rl_greedy/metrics.json")):
     seed = last.parents[2]
     config = json.loads((seed / "rl/config.json").read_text())
-    metrics = [json.loads(line) for line in (seed / "rl/metrics.jsonl").read_text().splitlines()]
+    metrics = [*jsonl.read(seed / "rl/metrics.jsonl")]
     version = json.loads((seed / "rl/versions.jsonl").read_text().splitlines()[-1])
     system, guarded = seed.parent.name, bool(config["switches"].get("guarded"))
     name = system + " guarded" * guarded + (" on a CPU" if "cpu" in version["devices"].lower() else " on a GPU")
@@ -120,10 +120,8 @@ def prompted(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     rows = {}
     for path in sorted(folder.glob("*/metrics.json")):
       metrics = json.loads(path.read_text())
-      lines = path.with_name("predictions.jsonl").read_text(encoding="utf-8").splitlines()
-      rows[path.parent.name] = {name: metrics[name] for name in kept} | dict(
-        named=sum(_named(json.loads(line)) for line in lines) / len(lines)
-      )
+      named = [_named(row) for row in jsonl.read(path.with_name("predictions.jsonl"))]
+      rows[path.parent.name] = {name: metrics[name] for name in kept} | dict(named=sum(named) / len(named))
     yield f"{folder.parents[1].name}_{folder.parent.name}", dict(prompted=rows)
 
 
@@ -274,7 +272,7 @@ def _each(runs: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
   """The columns KEPT of an evaluation's rows, and the system's own measures."""
-  rows = [json.loads(line) for line in predictions.read_text(encoding="utf-8").splitlines()]
+  rows = [*jsonl.read(predictions)]
   rounded = lambda value: round(value, 3) if isinstance(value, float) else value
   columns = {name: [rounded(row[name]) for row in rows] for name in KEPT}
   for key in OWN[system].values():

@@ -384,9 +384,7 @@ class Learner:
 
 
 def _weighed(state: TrainState, coefficient: float) -> TrainState:
-  # On one device the first state is bound to none. A bound number would have all programs compiled again.
-  place = state.kl_coef.sharding if state.kl_coef.committed else None
-  return dataclasses.replace(state, kl_coef=jax.device_put(np.float32(coefficient), place))
+  return dataclasses.replace(state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
 
 
 def drain(steps: Generator) -> Any:

@@ -65,8 +65,9 @@ class Trained:
     self.optimizer, self.mesh = optimizer, mesh
     # Only `params` have gradients and moments; `frozen` have none, which makes LoRA cheap.
     self.graphdef, self.params, self.frozen = nnx.split(model, trainable, ...)
-    if mesh is not None:
-      self.params, self.frozen = (rules.place(mesh, x) for x in (self.params, self.frozen))
+    # Also on one device they are bound to it, as a restored state is, which would else have programs of its own.
+    place = _bound if mesh is None else functools.partial(rules.place, mesh)
+    self.params, self.frozen = place(self.params), place(self.frozen)
     graphdef = self.graphdef
 
     def loss(params, frozen, *inputs):
@@ -184,3 +185,8 @@ def _of_one_shape(blocks: Sequence[Batch], most: int) -> Iterator[list[Batch]]:
 
 def _at(tree: Any, i: jax.Array) -> Any:
   return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
+
+
+def _bound(tree: Any) -> Any:
+  """The arrays, bound to the devices that hold them; a ShapeDtypeStruct stays."""
+  return jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jax.device_put(x, x.sharding), tree)

@@ -11,7 +11,8 @@ def test_a_pair_with_an_empty_side_scores_zero_and_is_not_judged():
 
 
 def test_a_missing_verdict_is_unknown():
-  assert faithful.share([("a", "b")], None) is faithful.share([("a", "b"), ("a", "c")], (1.0, None)) is None
+  assert faithful.share([("a", "b")], None) is None
+  assert faithful.share([("a", "b"), ("a", "c")], (1.0, None)) is None
   for verdicts, says in (((1.0, 0.0), "2 verdicts for 1"), ((-0.1,), "from 0 to 1")):
     with pytest.raises(ValueError, match=says):
       faithful.share([("a", "b")], verdicts)
