@@ -31,10 +31,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
 ROOM = 1 << 30  # bytes; a worker that holds more frees its caches
 PEAKS = pytest.StashKey[dict]()
 LONGEST = (  # the longest first
-  "learner endings ppo decoder train kernels teacher search_probe family_meshes memories evaluate live_memory "
+  "learner endings ppo decoder train kernels teacher family_meshes memories evaluate live_memory "
   "commands logprobs delta engine_layouts from_python engine speculation lora routes serving paged_gpu "
   "printed_commands conversation databases adapters losses rollback sampling optimizer vector_indexes attention "
-  "real_model"
+  "real_model openai_server moved without_agents documentation checkpoint retrievers search_probe"
 ).split()
 
 

@@ -37,7 +37,7 @@ def test_messages_name_commands_as_ragrl():
 
 HELPS = """
 import os, sys
-import absl.app, ml_collections, numpy  # once for all
+import absl.app, argparse, importlib.metadata, ml_collections.config_flags, numpy  # once for all
 from ragrl_jax.cli import main
 for name in main.COMMANDS:
   if os.fork():

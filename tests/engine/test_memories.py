@@ -56,14 +56,14 @@ LONG = [pytest.param(sizes, marks=pytest.mark.long) for sizes in (dict(), dict(p
 
 @pytest.mark.parametrize("sizes", [dict(pages=8), *LONG])
 def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
-  forward, asked = jax.jit(model()), kit.requests(3, 4)
+  forward, asked = jax.jit(model()), kit.requests(2, 3)
   played = kit.rollout(engine(**sizes), play)
   together = played.run(asked, step=0)
   assert played.report.engine.shared_tokens > 0 and played.report.engine.swapped_rows > 0
   for episode in together:
     np.testing.assert_allclose(*kit.scored(episode, forward=forward), atol=1e-5)
   lone = kit.rollout(engine(pages=8), play)  # of other sizes than most
-  for i in (0, 5, 11):  # alone: no shared prompt, no swaps
+  for i in (0, 5):  # alone: no shared prompt, no swaps
     (alone,) = lone.run([asked[i]], step=0)
     kit.check_close(alone, together[i])
     assert lone.report.engine.shared_tokens == lone.report.engine.swapped_rows == 0

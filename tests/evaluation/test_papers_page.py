@@ -1,6 +1,7 @@
 """The papers' table states the verdict on every claim that was run, with its interval, and says which were not run."""
 
 import dataclasses
+import functools
 import types
 
 import numpy as np
@@ -21,6 +22,11 @@ def rows(*pairs):
   """{(paper, arm, seed): run} from (answers of `paper`, answers of `easy_only`), one pair per seed."""
   by_arm = [(arm, seed, its) for seed, pair in enumerate(pairs) for arm, its in zip(("paper", "easy_only"), pair)]
   return {("care", *arm_and_seed): result(*arm_and_seed, answers) for *arm_and_seed, answers in by_arm}
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+  monkeypatch.setattr(page, "nested_interval", functools.partial(page.nested_interval, resamples=1000))
 
 
 def ones(share, count=200):
