@@ -339,7 +339,7 @@ def test_sft_weighs_tokens():
   assert metrics["loss"] < 0.75 * want  # 0.21 of it
 
 
-@pytest.mark.parametrize("kl", [{}, dict(kl="k3", kl_coef=0.1, kl_target=0.05)])
+@pytest.mark.parametrize("kl", [pytest.param({}, marks=pytest.mark.long), dict(kl="k3", kl_coef=0.1, kl_target=0.05)])
 def test_no_compilation_after_warm_up(kl, monkeypatch):
   monkeypatch.setattr(shared_programs, "KEPT", {})  # no other test has warmed these programs up
   learner = small.learner(Settings(**kl, logprob_chunk=64))

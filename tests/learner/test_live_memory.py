@@ -42,6 +42,7 @@ class Lives:
 
   def __init__(self, settings, *, rank=0, mesh=None):
     before = live()
+    gc.freeze()  # what is here stays: only what is new is looked through from now on
     model = Decoder(CONFIG, rngs=nnx.Rngs(0), mesh=mesh)  # kept to the end, as a run keeps its player's model
     if mesh is not None:
       nnx.update(model, jax.device_put(nnx.state(model), rules.shardings(mesh, nnx.state(model))))

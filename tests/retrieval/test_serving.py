@@ -263,7 +263,7 @@ def test_a_client_can_connect_as_soon_as_the_server_says_so(folder):
     signal.signal(signal.SIGHUP, handler)
 
 
-@pytest.mark.slow  # starts processes
+@pytest.mark.long  # starts processes again and again
 @pytest.mark.timeout(900)
 def test_processes_share_a_port_and_reload_together(tmp_path, folder):
   new = build_index(passages("new"), "hashing", tmp_path / "new", progress=False)
