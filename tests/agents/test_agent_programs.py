@@ -12,7 +12,7 @@ PLACE = "ragrl_jax.agents.agent.programs"
 LIBRARIES = {
   "tool_loop": pytest.param("tool_loop", "openai", marks=pytest.mark.slow),  # the package builds its types
   "pydantic_search": pytest.param("pydantic_search", "pydantic_ai", marks=pytest.mark.agents),
-  "agents_search": pytest.param("agents_search", "agents", marks=pytest.mark.agents),
+  "agents_search": pytest.param("agents_search", "agents.run", marks=pytest.mark.agents),
 }
 
 
