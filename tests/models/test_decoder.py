@@ -178,7 +178,7 @@ def test_gpus_have_their_layers_apart_and_keep_what_fits(family, monkeypatch):
   for room in rooms:
     traced = jax.jit(jax.grad(loss_of(family, remat=True, room=round(room)))).trace(params)
     counts.append(products := str(traced.jaxpr).count("dot_general"))
-    if products in counts[:-1] or len(counts) in (1, 4):  # a smaller room's; or remat's own and one between others
+    if products in counts[:-1]:  # the program of a smaller room
       continue
     found = traced.lower().compile()(params)
     scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
