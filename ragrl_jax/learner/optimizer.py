@@ -9,6 +9,7 @@ import optax
 from optax import contrib
 
 from ragrl_jax.learner.settings import OptimizerSettings
+from ragrl_jax.models.decoder import STACKS
 
 
 def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
@@ -32,9 +33,9 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
 def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> optax.GradientTransformation:
   """The optimiser. It takes gradients of the whole step and returns updates.
 
-  The tree tells the kind of each parameter. A decoder stacks its layers, so below `layers` matrices have three axes
-  [L, in, out], those of experts four [L, E, in, out], and norms and biases two. Outside, embedding and head have two
-  axes and the final norm one.
+  The tree tells the kind of each parameter. A decoder stacks its layers, so below `layers` and `delta` matrices have
+  three axes [L, in, out], those of experts four [L, E, in, out], and norms and biases two. Outside, embedding and head
+  have two axes and the final norm one.
 
   Args:
     settings: settings for the model.
@@ -84,7 +85,7 @@ def kinds(params: Any) -> Any:
 
 def decayed(params: Any) -> Any:
   """Whether weight decay applies: to matrices, embeddings and heads, but not to norms and biases."""
-  return _labels(params, lambda name, x: _is_hidden_matrix(name, x) or ("layers" not in name and x.ndim == 2))
+  return _labels(params, lambda name, x: x.ndim > 1 + any(stack in name for stack in STACKS))
 
 
 def _labels(params: Any, label: Callable[[str, Any], Any]) -> Any:

@@ -46,6 +46,15 @@ def test_which_parameters_decay_and_which_use_muon():
   )
 
 
+def test_a_hybrids_delta_layers_decay_as_the_others_do():
+  shapes = dict(
+    qkv=(2, 4, 6), down=(2, 8, 4), conv=(2, 4, 1, 6), log_decay=(2, 3), mlp_norm=(2, 4), qkv_lora_a=(2, 4, 1)
+  )
+  params = dict(delta={name: jnp.ones(shape) for name, shape in shapes.items()})
+  decayed = dict(qkv=True, down=True, conv=True, log_decay=False, mlp_norm=False, qkv_lora_a=True)
+  assert optimizer.decayed(params) == dict(delta=decayed)
+
+
 def test_muon_takes_each_expert_as_a_matrix_of_its_own():
   rows = jax.random.normal(jax.random.key(0), (2, 3, 4, 6))
   made = optimizer.make(OptimizerSettings(kind="muon", learning_rate=1e-2, weight_decay=0.0, clip_norm=0.0))
