@@ -18,8 +18,8 @@ CONTENTS = "contents.json"  # setting → digest of the files that it names (run
 WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
 # Patterns of the settings that do not change the trained weights, each with the reason. All others may change them, if
-# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, a
-# curriculum or the last step's sampling (rollout.ahead) depends on it.
+# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, the
+# weight of a teacher's term, a curriculum or the last step's sampling (rollout.ahead) depends on it.
 FREE = {
   "log.*": "only what is logged",
   "checkpoint.*": "only when it is saved",
@@ -203,8 +203,9 @@ def _is_free(name: str, config: Settings, waits_for_held_out: bool) -> bool:
   if name == "checkpoint.every" and config.guard.rollback:  # it decides which checkpoint the run returns to
     return False
   if name == "steps":
-    falls = config.optimizer.schedule in ("cosine", "linear")
-    return not falls and not config.data.hard and not config.rollout.ahead
+    taught, falls = config.loss.teacher, config.optimizer.schedule in ("cosine", "linear")
+    fades = taught.final_coef is not None and not taught.final_step
+    return not falls and not fades and not config.data.hard and not config.rollout.ahead
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in FREE)
 
 

@@ -57,6 +57,8 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
     opened(old, settings_of(**(dict(steps=9) | {name: value})))
   with pytest.raises(ValueError, match="config.optimizer.schedule was 'constant', is 'cosine'; config.steps was 9, is"):
     opened(old, settings_of(steps=8, optimizer__schedule="cosine"))  # the rate falls towards the last step
+  with pytest.raises(ValueError, match="config.loss.teacher.path was '', is 't'; config.steps was 9, is"):
+    opened(old, settings_of(steps=8, loss__teacher__path="t", loss__teacher__final_coef=0.5))  # at the last step
   with pytest.raises(ValueError, match="config.data.hard was '', is 'h'; config.steps was 9, is"):
     opened(old, settings_of(steps=8, data__hard="h"))  # a curriculum may reach its end at the last step
   with pytest.raises(ValueError, match="config.rollout.ahead was 0, is 1; config.steps was 9, is"):
