@@ -91,7 +91,7 @@ def policy_objective(
     value, extra = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
     metrics |= extra
   if apart:
-    term, extra = _teacher_term(apart[0], batch, of_step, s)
+    term, extra = _teacher_term(apart[0], weights, batch, of_step, s)
     value, metrics = term if s.teacher.alone else value + term, metrics | extra
   if s.critic.kind == "shared":
     metrics["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
@@ -156,9 +156,9 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   return value, metrics
 
 
-def _teacher_term(apart, batch, totals, s):
-  """The teacher's term of the loss, and its metrics."""
-  mask, on = batch.loss_mask, (batch.teaching > 0.0).astype(jnp.float32)
+def _teacher_term(apart, weights, batch, totals, s):
+  """The teacher's term of the loss, and its metrics, in which tokens count by SFT's weights."""
+  mask, on = batch.loss_mask, jnp.where(batch.teaching > 0.0, weights, 0.0)
   mode = "token_mean" if s.objective == "sft" else s.aggregation
   term = masked.aggregate(apart * batch.teaching, mask, mode, segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
   share = _share(mask, totals)

@@ -9,6 +9,7 @@ import pytest
 import small_learner as small
 from flax import nnx
 
+from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import teacher as teacher_lib
 from ragrl_jax.learner.learner import Learner, drain
@@ -46,7 +47,7 @@ def weighed(items, seed=3):
 def gradient(learner, batches):
   """As small.gradient, with the teacher."""
   grads, sums = learner.trained.zeros(learner.params)
-  totals = np.asarray([sum(b.loss_mask.sum() for b in batches), 10], np.float32)
+  totals = np.asarray([blocks_lib.count(batches, learner.settings)["weight"], 10], np.float32)
   for batch in map(learner.place, batches):
     given = (learner.params, learner.trained.frozen, batch, totals, np.float32(0), learner.teacher(batch))
     grads, sums = learner.trained.accumulate(grads, sums, *given)
@@ -85,10 +86,15 @@ def test_loss_and_gradient_equal_a_plain_computation(kind):
 def test_a_term_alone_is_the_whole_loss_of_rl_and_of_distillation():
   items = weighed(small.items(4))
   plain, _ = gradient(made(), small.blocks(items))
-  for objective in ("policy", "sft"):
-    found, _ = gradient(made(alone=True, objective=objective, entropy_coef=0.1), small.blocks(items))
-    assert found["loss"] == pytest.approx(0.5 * found["teacher_kl"], rel=1e-5)  # each weight is 0.5
-    assert found["teacher_kl"] == pytest.approx(plain["teacher_kl"], rel=1e-5)
+  found, _ = gradient(made(alone=True, entropy_coef=0.1), small.blocks(items))
+  assert found["loss"] == pytest.approx(0.5 * found["teacher_kl"], rel=1e-5)  # each weight is 0.5
+  assert found["teacher_kl"] == pytest.approx(plain["teacher_kl"], rel=1e-5)
+  # In distillation every trained token is taught. It counts by its weight, as in the loss.
+  weights = [np.where(np.arange(len(item.tokens)) % 2, 1.0, 0.3).astype(np.float32) for item in items]
+  items = [dataclasses.replace(item, advantages=w, teaching=0.5 * w) for item, w in zip(items, weights)]
+  found, _ = gradient(made(alone=True, objective="sft"), small.blocks(items))
+  assert found["loss"] == pytest.approx(0.5 * found["teacher_kl"], rel=1e-5)
+  assert found["taught"] == pytest.approx(1.0)
 
 
 def test_packing_and_devices_change_nothing():
