@@ -299,7 +299,8 @@ class Learner:
       return state, ready.metrics | self._totals(counts) | self._numbers([], int(state.step))
     # The first optimiser steps train only the critic. Steps that it has taken in earlier updates count.
     critic_only = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
-    policy_metrics, critic_metrics, teacher, start = [], [], self.teacher if s.teacher.in_loss else None, None
+    policy_metrics, critic_metrics, taken = [], [], []
+    teacher, start = self.teacher if s.teacher.in_loss else None, None
     if teacher is not None and s.teacher.itself:  # a step donates the parameters that it begins with
       start = state.params if s.steps == 1 else jax.tree.map(jnp.copy, state.params), self.trained.frozen
     # 2 mini-batches A, B and 2 epochs: steps on A B A B. A mini-batch without scores takes no step.
@@ -318,14 +319,16 @@ class Learner:
         policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate, taught=taught)
         state = dataclasses.replace(policy, critic=critic)
         policy_metrics.append(metrics)
+        taken.append(count)
     # The host waits for the device here, once. Everything above was only dispatched.
     policy_metrics, critic_metrics, steps_done = jax.device_get((policy_metrics, critic_metrics, state.step))
     _refuse_nonfinite(policy_metrics, self.trained.params, s, checkpoint)
     if self.critic is not None:
       _refuse_nonfinite(critic_metrics, self.critic.params, s, checkpoint, what="critic: ")
     metrics = self._numbers(policy_metrics, int(steps_done)) | _critic_numbers(critic_metrics)
-    if "fallen_tokens" in metrics:  # the programs divide by all tokens
-      metrics["fallen_tokens"] *= counts["tokens"] / max(counts["favoured"], 1)
+    if "fallen_tokens" in metrics:  # the programs divide by all tokens of a step
+      fallen = sum(float(m["fallen_tokens"]) * count["tokens"] for m, count in zip(policy_metrics, taken))
+      metrics["fallen_tokens"] = fallen / max(sum(count["favoured"] for count in taken), 1)
     metrics |= ready.metrics | self._totals(counts) | dict(kl_coef=float(state.kl_coef))
     return self._steered(state, metrics), metrics
 

@@ -235,6 +235,20 @@ def test_llds_holds_up_what_an_update_lowers_without_a_reason():
   assert "fallen_tokens" not in step.computed(Settings())  # with one update nothing has moved yet
 
 
+def test_the_share_of_fallen_tokens_is_that_of_both_mini_batches():
+  """All tokens of the first have an advantage above 0 and have fallen; of the second one item has one, and rose."""
+  made = small.learner(Settings(logprob_chunk=64, minibatches=2), OptimizerSettings(learning_rate=0.0))
+  signs = [1] * 3 + [-1] * 7
+  items = [dataclasses.replace(item, advantages=0 * item.advantages + a) for item, a in zip(small.items(), signs)]
+  state = made.init(0)
+  ready = made.prepare(state, [items[:2], items[2:]], small.pack)
+  for blocks, by in zip(ready.minibatches, (1.0, -1.0)):
+    blocks[:] = [dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(by)) for b in blocks]
+  _, metrics = learner_lib.drain(made.train(state, ready))
+  first, second = (sum(item.loss_mask[1:].sum() for item in some) for some in (items[:2], items[2:3]))
+  assert metrics["fallen_tokens"] == pytest.approx(first / (first + second))
+
+
 def policy_of(settings, logprobs, batch, kl_coef=0.3):
   """(value, metrics, slopes) of the policy's loss of these log-probabilities."""
   totals = jnp.float32(batch.loss_mask.sum()), jnp.float32(2.0)
