@@ -358,7 +358,8 @@ class Learner:
 
   def resumed(self, state: TrainState) -> TrainState:
     """A restored state with the settings' KL coefficient, which may have changed since; an adaptive one is kept."""
-    return state if self.settings.kl_target else _weighed(state, self.settings.kl_coef)
+    adaptive = self.settings.kl_target and float(state.kl_coef) > 0  # 0 is of a run that had no penalty, and would stay
+    return state if adaptive else _weighed(state, self.settings.kl_coef)
 
   def place(self, batch: Batch) -> Batch:
     """The batch on the devices, rows spread over those of the mesh; arrays on devices stay where they are."""

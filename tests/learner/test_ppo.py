@@ -150,8 +150,10 @@ def test_the_kl_coefficient_is_adapted_to_its_target():
   state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * jnp.nan, state.params))
   state, third = small.update(learner, state, batches)
   assert third["skipped"] == 1 and np.isnan(third["kl"]) and float(state.kl_coef) == pytest.approx(want, rel=1e-6)
-  # On resuming, an adaptive coefficient is kept; a fixed one is the settings'.
+  # On resuming, an adaptive coefficient is kept; a fixed one is the settings', and so is that of a run that had none.
   assert learner.resumed(state) is state
+  without = dataclasses.replace(state, kl_coef=0 * state.kl_coef)
+  assert float(learner.resumed(without).kl_coef) == pytest.approx(0.1)
   fixed = small.learner(Settings(logprob_chunk=64, kl="k2", kl_coef=0.7))
   assert float(fixed.resumed(state).kl_coef) == pytest.approx(0.7)
 
