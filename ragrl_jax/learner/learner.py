@@ -421,7 +421,7 @@ def _refuse_nonfinite(metrics, params, settings: Settings, checkpoint: str, what
     f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient or an update that is not finite "
     f"(loss {float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
     f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
-    f"config.optimizer.learning_rate{kl}, and start again from it."
+    f"config.{'critic' if what else 'optimizer'}.learning_rate{kl}, and start again from it."
   )
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from ragrl_jax.core import guards
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.learner import advantages, packing
-from ragrl_jax.learner.learner import Learner, drain
+from ragrl_jax.learner.learner import Learner, NonFinite, drain
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
 from ragrl_jax.models import lora
 
@@ -114,6 +114,9 @@ def test_a_gradient_of_the_critic_that_is_not_finite_is_skipped(own):
   state, metrics = small.update(own, state, bad)
   assert metrics["critic_skipped"] == 1
   assert small.distance((before.params, before.opt_state), (state.critic.params, state.critic.opt_state)) == 0.0
+  with pytest.raises(NonFinite, match="critic: 3 optimiser steps in a row.*Lower config.critic.learning_rate, and"):
+    for _ in range(2):
+      state, _ = small.update(own, state, bad)
 
 
 def test_mini_batches_are_steps_of_their_own():
