@@ -96,7 +96,7 @@ class Run:
 
     Args:
       found: setting → digest. Equal contents at another place are no change; other contents at the same place are one.
-        "": the run has none now, which is a change if it had one.
+        "": the run has none now, which is a change if it had one. In the same way, it is one if it had none.
 
     Raises:
       ValueError: contents have changed that would change what is trained, without `accept_changes`.
@@ -106,7 +106,7 @@ class Run:
         self._changes.pop(name, None)
       elif name in self._was:
         self._changes[f"{name} (its contents)"] = self._was[name], digest
-    self.contents |= {name: digest for name, digest in found.items() if digest}
+    self.contents |= found
     if not self._accept_changes:
       checked = {name: pair for name, pair in self._changes.items() if name.partition(" (")[0] in found}
       self._refuse(checked)

@@ -280,3 +280,18 @@ def test_other_held_out_questions_are_recorded_and_do_not_stop_a_run(tmp_path):
         made.save(5, STATE, {})
   (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["changes"] == {"data.evaluate (its contents)": ["a", "b"]}
+
+
+@pytest.mark.parametrize("was, now", [("", "a"), ("a", ""), ("a", "b")])
+def test_a_function_that_comes_goes_or_changes_is_a_change(tmp_path, was, now):
+  def start(digest):
+    with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+      made.compare({"reward.function": digest})
+      made.restore(jax.tree.map(jnp.copy, STATE))
+      if digest == was and not made.restored:
+        made.save(5, STATE, {})
+
+  start(was)
+  start(was)
+  with pytest.raises(ValueError, match=rf"config\.reward\.function \(its contents\) was '{was}', is '{now}'"):
+    start(now)
