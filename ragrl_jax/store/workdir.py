@@ -136,11 +136,11 @@ class Run:
       (self.workdir / FINISHED).unlink(missing_ok=True)
       episodes.cut(self.workdir, self.restored)
       jsonl.cut_steps(self.workdir / jsonl.EVALUATIONS, self.restored)
+      if self._changes:  # first: once config.json has the new settings, no later start would find a change
+        changes.record(self.workdir, self.restored, self._changes)
       changes.write(self.workdir, self._config, self._objective)
       jsonl.write_text(self.workdir / changes.CONTENTS, json.dumps(self.contents, indent=1))
       versions.record(self.workdir, self.restored)
-      if self._changes:
-        changes.record(self.workdir, self.restored, self._changes)
     return state, host
 
   def rewind(self, step: int, state: Any, why: str) -> tuple[Any, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,19 @@ def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
   (tmp_path / changes.FILE).write_text("{")
   with pytest.raises(ValueError, match="config.json is missing or damaged.*remove it"):
     opened(tmp_path, other)
+
+
+def test_a_kill_before_accepted_changes_are_recorded_loses_none(tmp_path, monkeypatch):
+  def start():
+    with workdir.opened(tmp_path, settings_of(seed=3), accept_changes=True, say=lambda text: None) as made:
+      made.restore(jax.tree.map(jnp.copy, STATE))
+
+  begun(tmp_path, settings_of())
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(changes, "record", mock.Mock(side_effect=KeyboardInterrupt))
+    start()
+  start()
+  assert jsonl.read_object(tmp_path / changes.CHANGES)["changes"] == {"seed": [0, 3]}
 
 
 def test_a_wording_that_changes_is_another_setting(tmp_path):
