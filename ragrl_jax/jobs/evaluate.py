@@ -21,7 +21,7 @@ from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.prompting import chat
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
+from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards, rollback
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.settings import Judge, Settings, fields
@@ -344,7 +344,8 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
     ValueError: no step has the metric, or the checkpoint of the best step was deleted.
   """
   run = pathlib.Path(run)
-  rows = [row for row in metrics_lib.read_metrics(run) if isinstance(row.get(metric), int | float) and row["step"]]
+  rows = rollback.lasting(metrics_lib.read_metrics(run))  # the checkpoints of undone steps are deleted
+  rows = [row for row in rows if isinstance(row.get(metric), int | float) and row["step"]]
   if not rows:
     raise ValueError(
       f"{run}: no step has the metric {metric!r} (--best): name one of its metrics.jsonl, and measure held-out "

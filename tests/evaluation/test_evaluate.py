@@ -191,6 +191,9 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
   with pytest.raises(ValueError, match="'evaluation/f1'"):
     evaluate.best(tmp_path, "evaluation/f1")
+  undone = [{"step": 50, "evaluation/em": 0.8}, {"step": 51, "rollback/to": 40, "evaluation/em": 0.4}]
+  jsonl.write(tmp_path / "metrics.jsonl", [{"step": step} | of(value) for step, value in rows] + undone)
+  assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
 
 
 @pytest.mark.parametrize(("recipe", "switches"), [
