@@ -11,7 +11,7 @@ import time
 from absl import app, flags
 
 from ragrl_jax.run import detectors, rollback
-from ragrl_jax.store import episodes, metrics
+from ragrl_jax.store import episodes, metrics, workdir
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.", required=True)
 EVERY = flags.DEFINE_float(
@@ -23,6 +23,7 @@ def main():
   """Runs `ragrl watch`."""
   folder, printed = pathlib.Path(WORKDIR.value), set()
   while True:
+    finished = workdir.ended(folder) >= 0  # asked first: the rows that are read then are all
     rows = metrics.read_metrics(folder)
     if not rows and not (folder / "config.json").exists():
       raise app.UsageError(f"--workdir={folder} holds neither config.json nor {metrics.FILE}: name a run's folder.")
@@ -35,7 +36,7 @@ def main():
       if (why := row.get(rollback.WHY)) and row["step"] not in printed:
         printed.add(row["step"])
         print(f"step {row['step']}: {why}", flush=True)
-    if not EVERY.value or rows and "cost/hours" in rows[-1]:
+    if not EVERY.value or finished or rows and rollback.STOPPED in rows[-1]:
       break
     time.sleep(EVERY.value)
   out = ", ".join(alarm.metric for alarm in alarms) or "nothing"

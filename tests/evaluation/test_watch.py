@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from console import ragrl
 
 from ragrl_jax.store import jsonl, metrics
@@ -37,11 +38,15 @@ def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
   assert "since step 8" in said[2]
 
 
-def test_it_goes_on_from_a_runs_first_row_until_its_end(tmp_path):
+@pytest.mark.parametrize("collapsed", [False, True])
+def test_it_goes_on_from_a_runs_first_row_until_its_end(tmp_path, collapsed):
   done = ragrl("watch", f"--workdir={tmp_path}")  # before there is a run
   assert done.returncode == 2 and "name a run's folder" in done.stderr
   written(tmp_path, STEPS[:5])
+  row = {"step": 6, "entropy": 1.0, "rollback/why": "Returned."}
   with open(tmp_path / metrics.FILE, "a") as file:
-    file.write(json.dumps({"step": 6, "entropy": 1.0, "rollback/why": "Returned.", "cost/hours": 0.1}) + "\n")
+    file.write(json.dumps(row | ({"warning/collapsed": "It stops."} if collapsed else {})) + "\n")
+  if not collapsed:
+    (tmp_path / "finished.json").write_text('{"step": 6}')
   done = ragrl("watch", f"--workdir={tmp_path}", "--every=60")
   assert done.stdout.splitlines() == ["step 6: Returned.", "Out of the healthy range at step 6: nothing."]
