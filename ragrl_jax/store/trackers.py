@@ -274,13 +274,19 @@ class _Sender:
 
 
 def _id(workdir: pathlib.Path, restored: int | None) -> str:
-  """The run's id for its trackers: read from tracking.json by a resumed run, else made and written there."""
-  path = workdir / FILE
+  """The run's id for its trackers: read from tracking.json by a resumed run, else made; and written there.
+
+  A copy beside its original gets its own id, since trackers would mix the rows of two runs with one id.
+  """
+  path, result = workdir / FILE, ""
   if restored is not None and path.exists():
     try:
-      return str(json.loads(path.read_text(encoding="utf-8"))["id"])
-    except (ValueError, KeyError, TypeError) as error:
+      stored = json.loads(path.read_text(encoding="utf-8"))
+      original = pathlib.Path(stored.get("folder", workdir)) / FILE  # where the run was at its last start
+      if not original.exists() or original.samefile(path) or jsonl.read_object(original).get("id") != stored["id"]:
+        result = str(stored["id"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
       logging.warning("%s is damaged (%s), so the trackers begin a new run.", path, error)
-  result = secrets.token_hex(4)
-  jsonl.write_text(path, json.dumps(dict(id=result)))
+  result = result or secrets.token_hex(4)
+  jsonl.write_text(path, json.dumps(dict(id=result, folder=str(workdir.resolve()))))
   return result

@@ -1,7 +1,9 @@
 """Trackers in their threads: what a run notices of one that raises, hangs or is slow."""
 
+import itertools
 import json
 import logging
+import shutil
 import threading
 import time
 from unittest import mock
@@ -71,12 +73,27 @@ def test_a_resumed_run_keeps_its_id_and_a_new_one_gets_another(tmp_path, kept, c
   for restored in (None, 1, None):
     write(tmp_path, [2], "wandb", restored=restored).close()
   first, resumed, new = (tracker.run.id for tracker in made.made)
-  assert first == resumed != new and json.loads((tmp_path / trackers.FILE).read_text()) == {"id": new}
+  assert first == resumed != new and json.loads((tmp_path / trackers.FILE).read_text())["id"] == new
   (tmp_path / trackers.FILE).write_text("{")
   write(tmp_path, [9], "wandb", restored=2).close()
   assert made.made[-1].run.id not in (first, new) and "tracking.json is damaged" in caplog.text
   write(tmp_path / "none", [1]).close()
   assert not (tmp_path / "none" / trackers.FILE).exists()
+
+
+def test_a_copied_run_gets_an_id_of_its_own_and_a_moved_one_keeps_its_id(tmp_path, kept):
+  made, number = kept("wandb"), itertools.count(1)
+
+  def start(name):
+    write(tmp_path / name, [next(number)], "wandb", restored=0).close()
+    return made.made[-1].run.id
+
+  one = start("a")
+  shutil.copytree(tmp_path / "a", tmp_path / "b")
+  assert one != (copied := start("b")) and (start("a"), start("b")) == (one, copied)
+  (tmp_path / "a").rename(tmp_path / "c")
+  shutil.copytree(tmp_path / "b", tmp_path / "a")  # another run where it was
+  assert start("c") == one and start("a") not in (one, copied)
 
 
 def fails(step):
