@@ -189,6 +189,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
     index = addresses.without_credentials(config.retrieval.index)
     retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
   texts = changes.digests(changes.wordings(changes.values(config)))
+  program = contents.of_recipe(config.recipe)
   other = {name: value for name in OTHERS if (value := fields.at(config, name)) != fields.at(DEFAULTS, name)}
   for name in ("prompting.tokenizer", "retrieval.query_encoder"):
     if name in other and (digest := contents.of_folder(other[name], name)):
@@ -198,6 +199,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
   return dict(
     **(dict(wordings=texts) if texts else {}),
     **(dict(other=other) if other else {}),
+    **(dict(program=program) if program else {}),
     recipe=config.recipe,
     preset=config.preset,
     switches=dict(player.recipe.switches),

@@ -85,6 +85,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
   sharing = settings_lib.sharing(config, prepared.shape, mesh)
   digests = contents.of_folders(config) if hosts.is_first() else {}
+  digests["recipe.program"] = contents.of_recipe(config.recipe)
   if draws is None:
     examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
     digests["data.train"] = contents.of_questions(examples)

@@ -72,6 +72,11 @@ def register(name: str, room: Room) -> None:
   RECIPES[name] = room
 
 
+def registered(name: str) -> Callable[[Any], Recipe] | None:
+  """`build` of a recipe from outside this package; None for one of this package's."""
+  return None if name in _PUBLISHED else _room(name).build
+
+
 def switches(name: str) -> dict[str, Any]:
   """The `switches` of a config: every switch of the recipe by name, unset. A switch that is set, there or by
   `--config.switches.NAME=value`, overrides the preset's.

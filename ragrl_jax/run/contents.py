@@ -2,17 +2,20 @@
 
 import hashlib
 import json
+import linecache
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax import judging, structs
+from ragrl_jax import judging, recipes, structs
 from ragrl_jax.data import digests
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import sums
 
+_SETTINGS = re.compile(r"^def get_config\b.*?(?=^[^\s#)]|\Z)", re.MULTILINE | re.DOTALL)
 _READ = (".json", ".jinja", ".model", ".txt")  # files of a model's folder that are read beside the weights
 
 
@@ -68,6 +71,18 @@ def of_folder(place: str, setting: str = "") -> str:
 def of_questions(examples: Sequence[structs.Example]) -> str:
   """Digest of questions, passages, golds and options, without the names of their sets."""
   return _hash({name: digest for name, digest in digests.by_field(examples).items() if name != "sets"})
+
+
+def of_recipe(name: str) -> str:
+  """Digest of the file, or a notebook's cell, with a registered recipe's `build`; "" for a recipe of this package.
+
+  Settings are compared by themselves, so `get_config` in that file does not count. Neither do files that it imports.
+  """
+  if (build := recipes.registered(name)) is None:
+    return ""
+  file = getattr(getattr(build, "__code__", None), "co_filename", "")  # the cell's is known to linecache only
+  linecache.checkcache(file)
+  return _hash(_SETTINGS.sub("", "".join(linecache.getlines(file))))
 
 
 def of_retriever(retriever: Any) -> str:

@@ -133,7 +133,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   if run is not None and hosts.is_first():
     found = contents.of_folders(config, recipe.judged)
     question_digests = contents.of_questions(examples)
-    found["reward.function"] = prepared.reward
+    found |= {"reward.function": prepared.reward, "recipe.program": contents.of_recipe(config.recipe)}
     run.compare(found | {f"data.{name}": question_digests for name in ("train", "hard") if getattr(config.data, name)})
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)

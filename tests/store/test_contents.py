@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import recipes, settings
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.run import contents
@@ -60,6 +61,18 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
   of_terms.judge, of_terms.judges = judge, dict(b=dict(kind="exact"))
   assert contents.of_folders(settings.of(of_terms), ("a", "b")) == {"judge.path": contents.of_folder(folders["judge"])}
   assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
+
+
+def test_a_registered_recipe_is_the_text_of_its_file_without_settings(tmp_path):
+  file, found = tmp_path / "mine.py", []
+  text = "A = 1\n\n\ndef get_config(\n  variant,\n):\n  # steps\n  return 3\n\n\ndef build(switches):\n  return 4\n"
+  for was, now in (("", ""), ("return 3", "return 5"), ("A = 1", "A = 2"), ("return 4", "return A")):
+    file.write_text(text.replace(was, now))
+    exec(compile(file.read_text(), file, "exec"), names := {})
+    room = types.SimpleNamespace(Switches=recipes.Switches, PRESETS={"paper": {}}, build=names["build"])
+    recipes.register("mine", room)
+    found.append(contents.of_recipe("mine"))
+  assert found[0] == found[1] and len({*found}) == 3 and contents.of_recipe("care") == ""
 
 
 def test_questions_are_their_texts_golds_and_passages():
