@@ -68,7 +68,9 @@ class Run:
 
   def _found(self, resume: str, accept_changes: bool) -> tuple[int, bool, bool]:
     """(newest step or -1, whether the run ended there, whether by its goal); a ValueError if it must not be resumed."""
-    latest, workdir = self.checkpoints.latest(), self.workdir
+    saved, workdir = self.checkpoints.latest(), self.workdir
+    end = jsonl.read_object(workdir / FINISHED)
+    latest = end.get("step") if saved is None else saved  # a run that has ended needs no checkpoints
     if resume == "must" and latest is None:
       raise ValueError(f"--resume=must, but {workdir} has no checkpoint: check that it is the right folder.")
     if resume == "never" and (
@@ -84,9 +86,14 @@ class Run:
     if not accept_changes:  # a place that moved is compared by its contents, in `compare`
       changed = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
       self._refuse({name: pair for name, pair in self._changes.items() if name not in changed})
-    end = jsonl.read_object(workdir / FINISHED)
     ended, reached = end.get("step") == latest, end.get("reached", False)
-    return latest, ended and (reached or latest >= self._config.steps), ended and reached
+    finished = ended and (reached or latest >= self._config.steps)
+    if saved is None and not finished:
+      raise ValueError(
+        f"{workdir} ended at step {latest} and has no checkpoint any more, so it cannot go on to step "
+        f"{self._config.steps}. Use another workdir; config.model.path={workdir}/model begins with its weights."
+      )
+    return latest, finished, ended and reached
 
   def _refuse(self, made: Mapping[str, tuple[Any, Any]]) -> None:
     changes.refuse_others(self.workdir, made, self._config, self._waits_for_held_out)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from unittest import mock
 
 import jax
@@ -202,6 +203,18 @@ def test_a_finished_run_is_reported(tmp_path, reached, more):
   made, said = opened(tmp_path, settings_of(steps=6))  # a run that has reached its goal is not continued
   assert made.finished == more
   assert [text for text in said if "reached its goal at step 5" in text and "raise" not in text] == said * more
+
+
+def test_a_finished_run_whose_checkpoints_were_deleted_is_not_begun_again(tmp_path):
+  with workdir.opened(begun(tmp_path, settings_of(steps=5)), settings_of(steps=5), say=lambda text: None) as made:
+    made.end(5, reached=False)
+  shutil.rmtree(tmp_path / "checkpoints")
+  for resume in ("auto", "must"):
+    assert opened(tmp_path, settings_of(steps=5), resume=resume)[0].finished
+  with pytest.raises(ValueError, match="ended at step 5 and has no checkpoint any more, so it cannot go on to step 6"):
+    opened(tmp_path, settings_of(steps=6))
+  with pytest.raises(ValueError, match="config.seed was 0, is 1"):
+    opened(tmp_path, settings_of(steps=5, seed=1))
 
 
 def test_the_initial_state_is_freed_before_a_checkpoint_is_read(old):
