@@ -1,6 +1,7 @@
 """The jobs as a notebook calls them: keywords, a reward, a corpus, callbacks, and results to look at."""
 
 import dataclasses
+import functools
 import html
 import pathlib
 import re
@@ -137,6 +138,24 @@ def test_a_corpus_is_indexed_once_by_its_contents(tmp_path):
   assert from_python._index(made, tmp_path / "other", said.append) == made  # an index is used as it is
   (tmp_path / "documents_2" / "a.md").write_text("# Velmar\nIt has two ports.")
   assert from_python._index(tmp_path / "documents_2", tmp_path / "out", said.append) != made
+
+
+class Whole:
+  def __call__(self, example, episode):
+    return 1.0
+
+
+class Half:
+  def __call__(self, example, episode):
+    return 0.5
+
+
+def test_a_reward_is_known_by_what_is_called_and_its_plain_values():
+  before = prepared_lib.Prepared(None, recipes.get("search_r1"), None, None, None)
+  partials = [functools.partial(called, **how) for called in (reward, shown) for how in (dict(n=1), dict(n=2), {})]
+  told = lambda given: [prepared_lib.with_reward(before, one).reward for one in given]
+  assert len({*told([Whole(), Half(), reward, *partials])}) == 9
+  assert told([Half()]) == told([Half()]) and len({*told(functools.partial(reward, n=Half()) for _ in "ab")}) == 1
 
 
 def test_a_reward_takes_the_place_of_all_terms():

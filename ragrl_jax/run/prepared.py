@@ -1,8 +1,10 @@
 """What a run consists of before weights, index and questions are read. Made and checked once, then passed on."""
 
 import dataclasses
+import functools
 import hashlib
 import inspect
+import json
 import math
 import pathlib
 import textwrap
@@ -95,12 +97,19 @@ def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
     reward: (example, episode) → a number, or None for an episode that cannot be scored. It must be pure: it is called
       in another thread, beside the rollout. A run records the digest of its text, and is not continued with another.
   """
-  try:
-    text = inspect.getsource(reward)
-  except (OSError, TypeError):  # typed into a console, or not written in Python
-    text = getattr(reward, "__qualname__", type(reward).__qualname__)
-  digest = hashlib.sha256(textwrap.dedent(text).encode()).hexdigest()[:16]
+  digest = hashlib.sha256(_text(reward).encode()).hexdigest()[:16]
   return dataclasses.replace(prepared, recipe=_rewarded(prepared.recipe, reward), reward=digest)
+
+
+def _text(function: Any) -> str:
+  """A function's text; of an object that is called, its class's; of functools.partial, with the values that it sets."""
+  if isinstance(function, functools.partial):
+    kind = lambda value: type(value).__qualname__  # of a value that JSON lacks
+    return _text(function.func) + json.dumps([function.args, function.keywords], skipkeys=True, default=kind)
+  try:
+    return textwrap.dedent(inspect.getsource(function if inspect.isroutine(function) else type(function)))
+  except (OSError, TypeError):  # typed into a console, or not written in Python
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def _rewarded(recipe: Recipe, reward: Reward) -> Recipe:
