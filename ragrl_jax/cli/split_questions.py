@@ -2,7 +2,8 @@
 
   ragrl split --data QUESTIONS --shares 80,20 --out TRAIN.jsonl.gz --out VALIDATION.jsonl.gz
 
-When to Search trains on 80 % of a set and validates on the other 20 %. Every question is in exactly one file.
+When to Search trains on 80 % of a set and validates on the other 20 %. Every question is in exactly one file, with all
+rows that ask it.
 """
 
 from absl import app, flags

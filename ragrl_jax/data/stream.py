@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
+from ragrl_jax.data import digests
 from ragrl_jax.structs import Example
 
 
@@ -80,6 +81,8 @@ class Mixture(Stream):
 def split(examples: Sequence[Example], shares: Sequence[float], *, seed: int = 0) -> list[list[Example]]:
   """Parts with these shares of the examples, each in the order of the set.
 
+  Examples with the same question (`digests.key_of`) are in the part of the first of them.
+
   Args:
     examples: of one set or of several.
     shares: above 0, in any unit: 80, 20 and .8, .2 are the same.
@@ -92,7 +95,11 @@ def split(examples: Sequence[Example], shares: Sequence[float], *, seed: int = 0
     raise ValueError(f"shares={list(shares)}: there must be at least two, all above 0.")
   places = random.Random(f"split/{seed}").sample(range(len(examples)), len(examples))
   ends = [round(sum(shares[: number + 1]) / sum(shares) * len(examples)) for number in range(len(shares))]
-  parts = [sorted(places[start:end]) for start, end in zip([0, *ends], ends)]
+  drawn = {place: part for part, (start, end) in enumerate(zip([0, *ends], ends)) for place in places[start:end]}
+  part_of: dict[str, int] = {}
+  parts: list[list[Example]] = [[] for _ in shares]
+  for place, example in enumerate(examples):
+    parts[part_of.setdefault(digests.key_of(example.question), drawn[place])].append(example)
   if not all(parts):
     raise ValueError(f"{len(examples)} examples in shares {list(shares)}: a part would be empty.")
-  return [[examples[place] for place in part] for part in parts]
+  return parts

@@ -74,7 +74,7 @@ def test_a_mixtures_draw_depends_on_seed_and_number_alone():
     Mixture(3, 0, share=half, prompts_per_step=1, seed=0)
 
 
-EXAMPLES = [Example(str(number), "?", ("a",)) for number in range(101)]
+EXAMPLES = [Example(str(number), f"{number}?", ("a",)) for number in range(101)]
 
 
 def test_every_question_is_in_exactly_one_part():
@@ -85,6 +85,9 @@ def test_every_question_is_in_exactly_one_part():
   assert split(EXAMPLES, [0.8, 0.2]) == [train, held_out]
   assert split(EXAMPLES, [80, 20], seed=1) != [train, held_out]
   assert [len(part) for part in split(EXAMPLES, [1, 1, 2])] == [25, 25, 51]
+  again = [Example(f"{example.id}/unanswerable", f" {example.question}", ("a",)) for example in EXAMPLES]
+  parts = [{int(example.question.strip("? ")) for example in part} for part in split(EXAMPLES + again, [80, 20])]
+  assert not parts[0] & parts[1] and len(parts[0]) + len(parts[1]) == 101 and 10 < len(parts[1]) < 32
 
 
 @pytest.mark.parametrize(("shares", "number"), [([1], 9), ([1, 0], 9), ([99, 1], 3), ([1, float("nan")], 9)])

@@ -98,7 +98,7 @@ def test_the_commands(tmp_path):
   (tmp_path / "a" / "metrics.json").write_text(json.dumps(dict(n=1, settings=settings)))
   passages = [dict(id=str(i), title="", text=text) for i, text in enumerate(("In Oslo.", "In Paris."))]
   asked = dict(question="Where?", answers=["Paris"], passages=passages, meta=dict(type="bridge"))
-  jsonl.write(tmp_path / "asked.jsonl", (asked | dict(id=str(i)) for i in range(5)))
+  jsonl.write(tmp_path / "asked.jsonl", (asked | dict(id=str(i), question=f"Where {i}?") for i in range(5)))
   data = f"--data={tmp_path}/asked.jsonl"
   for command, says in (
     (["quadrants", f"--curve={tmp_path}/a"], "0.600"),
