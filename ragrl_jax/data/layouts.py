@@ -199,8 +199,11 @@ def prompted(row: Row, identity: str, source: str) -> Example:
   """Rows with a whole user's message: {"prompt", "answer"}, as in the data of CARE's code.
 
   The message is the question and, since it holds the context, the one passage. meta["prompt"] is True: CARE's prompt
-  shows such a message as it is.
+  shows such a message as it is. A row with a "question" that is not in the message is `plain`.
   """
+  asked, prompt = row.get("question"), row["prompt"]
+  if isinstance(asked, str) and asked.strip() and not (isinstance(prompt, str) and asked.strip() in prompt):
+    return plain(row, identity, source)
   result = _simple(row, identity, source, ("id",), "prompt", "answer", columns.question(row, "prompt"))
   return dataclasses.replace(result, meta={**result.meta, "prompt": True})
 

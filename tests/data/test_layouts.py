@@ -162,6 +162,9 @@ def test_a_context_of_one_text_and_a_whole_prompt():
   got = read(dict(prompt="It was Ann.\n\nWho was it?", answer="Ann", split="a"))
   assert (got.id, got.golds, got.meta) == ("set-0", ("Ann",), dict(split="a", prompt=True))
   assert got.question == got.passages[0].text == "It was Ann.\n\nWho was it?"
+  told = [dict(role="user", content="Who was it?")]
+  for prompt, question in (("Be brief.", "Who was it?"), (told, "Who was it?"), ("Ann. Who was it?",) * 2):
+    assert read(dict(prompt=prompt, question="Who was it?", answer="Ann")).question == question
 
 
 MS_MARCO = dict(

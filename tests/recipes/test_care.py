@@ -161,6 +161,8 @@ def test_prompt():
   assert recipes.get("care", system="Be good.").prompt.messages(EXAMPLE)[0]["content"].startswith("Be good. Think ")
   (bare,) = recipes.get("care", instructions="none", titles=False).prompt.messages(EXAMPLE)
   assert bare["content"].startswith("The Eiffel Tower\nstands")
+  with_column = dataclasses.replace(EXAMPLE, meta=dict(prompt="Be brief."))  # of a row that is not the authors'
+  assert paper.prompt.messages(with_column)[1] == user
 
 
 def test_curriculum():

@@ -49,7 +49,7 @@ class Prompt:
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode: instructions (system), context and question (user)."""
     context = "\n\n".join(self.context(example))
-    if example.meta.get("prompt"):  # a row of the authors' data, whose text contains the question
+    if example.meta.get("prompt") is True:  # a row of the authors' data, whose text contains the question
       user = context
     else:
       user = self._asked.text(context=context, question=example.question) if context else example.question
