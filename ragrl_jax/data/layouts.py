@@ -23,7 +23,7 @@ def example(row: Row, *, identity: str, source: str) -> Example:
   for required, layout in LAYOUTS:
     if all(column in row for column in required):
       layout = reading if layout is hotpotqa and columns.is_text(row["context"]) else layout
-      result = layout(row, identity, source)
+      result = _with_gold_ids(layout(row, identity, source))
       _check_text(result)
       return result
   raise ValueError(
@@ -267,6 +267,18 @@ LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] 
   (("prompt", "answer"), prompted),
   (("answer",), plain),
 )
+
+
+def _with_gold_ids(example: Example) -> Example:
+  """The example whose meta["gold_ids"] is a list, or missing where the row has none."""
+  if "gold_ids" not in example.meta:
+    return example
+  meta = dict(example.meta)
+  if meta.pop("gold_ids") not in (None, ""):
+    meta["gold_ids"] = columns.listed(example.meta, "gold_ids")
+    if not all(isinstance(name, str | int) for name in meta["gold_ids"]):
+      raise ValueError(f"'gold_ids' must be a list of passages' ids, this is {meta['gold_ids']!r:.80}.")
+  return dataclasses.replace(example, meta=meta)
 
 
 def _check_text(example: Example) -> None:

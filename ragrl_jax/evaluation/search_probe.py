@@ -287,7 +287,7 @@ def supporting(example: Example, corpus: Any) -> list[Passage]:
   result = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes.GOLDS, ())]
   if result or corpus is None:
     return result
-  rows = (corpus.row_of(str(name)) for name in example.meta.get("gold_ids", ()))
+  rows = (corpus.row_of(str(name)) for name in example.meta.get("gold_ids") or ())
   return [corpus[row] for row in rows if row is not None]
 
 

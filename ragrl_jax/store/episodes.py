@@ -34,7 +34,8 @@ from ragrl_jax.store import jsonl, lossless_json
 
 FOLDER = "episodes"
 PLAYED = "episodes.jsonl"  # file of an evaluation
-GOLDS = "gold_passages"  # key of an example's meta: its supporting passages, if it was made without passages
+# Key of an example's meta: its supporting passages, if it was made without passages. No column of a file is called so.
+GOLDS = "(gold passages)"
 
 
 def row(
@@ -110,8 +111,8 @@ def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | 
   those that the episode's searches found and whose `content` is equal. The id of a supporting passage is made from its
   question, so no corpus has it.
   """
-  if "gold_ids" in example.meta:
-    return [str(i) for i in example.meta["gold_ids"]]
+  if (ids := example.meta.get("gold_ids")) is not None:
+    return [str(i) for i in ids]
   golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(GOLDS, ())]
   known = {content(passage) for passage in golds}
   matches = [passage for search in episode.searches for passage in search.found or () if content(passage) in known]

@@ -167,6 +167,13 @@ def test_a_context_of_one_text_and_a_whole_prompt():
     assert read(dict(prompt=prompt, question="Who was it?", answer="Ann")).question == question
 
 
+@pytest.mark.parametrize(("written", "ids"), [
+  (["7", 8], ["7", 8]), ('["7", 8]', ["7", 8]), ([], []), (None, None), ("", None),
+])  # fmt: skip
+def test_ids_of_gold_passages_are_a_list_or_unknown(written, ids):
+  assert read(dict(question="Q?", answers=["x"], gold_ids=written)).meta == ({} if ids is None else dict(gold_ids=ids))
+
+
 MS_MARCO = dict(
   query_id=9652, query="what is rba", query_type="description", answers=["A bank."], wellFormedAnswers="[]",
   passages=dict(is_selected=[0, 1], passage_text=["Since 2007.", "It is a bank."], url=["u1", "u2"]),
@@ -201,6 +208,8 @@ def test_ms_marco():
   (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
   (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
   (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
+  (dict(question="Q?", answers=["x"], gold_ids="d7"), "'gold_ids' is text, but not JSON"),
+  (dict(question="Q?", answers=["x"], gold_ids=[["7"]]), "'gold_ids' must be a list of passages' ids"),
   (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
   (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
   (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),

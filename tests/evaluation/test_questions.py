@@ -11,6 +11,7 @@ from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import questions
+from ragrl_jax.store import episodes
 from ragrl_jax.structs import Example, Passage
 
 PASSAGES = tuple(Passage("", f"T{i}", f"Text of number {i}.") for i in range(3))
@@ -153,7 +154,7 @@ def test_rows_without_their_own_passages(tmp_path):
   config.data.own_passages = False
   (bare,) = questions.testing(config, str(tmp_path / "q.jsonl"), max_examples=0)
   assert kept.supporting == (0,) and not bare.passages and not bare.supporting
-  assert bare.meta["gold_passages"] == kept.passages and [sentence for _, sentence in bare.evidence] == ["x"]
+  assert bare.meta[episodes.GOLDS] == kept.passages and [sentence for _, sentence in bare.evidence] == ["x"]
   # LEAR then has to search, and a run without a retriever is refused.
   with pytest.raises(ValueError, match="config.retrieval.index"):
     questions.check_passages(config, recipes.get("lear"), [bare], "Q")

@@ -126,7 +126,10 @@ def test_control_tokens_are_named_with_their_position():
   assert "control" not in plain and episodes.parts(plain) == ["Which river?"]
 
 
-@pytest.mark.parametrize("meta, want", [({}, ["p1"]), ({"gold_ids": (5, "x")}, ["5", "x"]), ({"gold_ids": []}, [])])
+@pytest.mark.parametrize("meta, want", [
+  ({}, ["p1"]), ({"gold_ids": (5, "x")}, ["5", "x"]), ({"gold_ids": []}, []),
+  ({"gold_ids": None}, ["p1"]), ({"gold_passages": [{"title": "T"}]}, ["p1"]),
+])  # fmt: skip
 def test_gold_ids(meta, want):
   assert episodes.gold_ids(dataclasses.replace(EXAMPLE, meta=meta), structs.Episode(())) == want
   assert episodes.gold_ids(dataclasses.replace(EXAMPLE, supporting=()), structs.Episode(())) is None
