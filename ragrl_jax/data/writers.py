@@ -83,4 +83,5 @@ def _write(path: str | pathlib.Path, rows: Iterable[dict[str, Any]]) -> None:
       # No file name and no time in gzip's header, so that the same rows give the same file.
       file = files.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
     lines = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
-    lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    # JSON lacks dates, decimals and bytes, which columns of Parquet may have.
+    lines.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)

@@ -1,6 +1,8 @@
 """Questions in CSV, Parquet and saved data sets, and the training files of Search-R1 and verl as they are."""
 
 import csv
+import datetime
+import decimal
 import json
 
 import pyarrow
@@ -43,6 +45,12 @@ def test_plain_values_are_read_like_rows(tmp_path):
   first, second = read(tmp_path / "a.csv")
   assert (first, second.golds, second.hops, second.passages) == (asked[0], ("Ann",), None, ())
   assert second.id == "a-1"
+
+
+def test_values_that_json_lacks_are_written_as_texts(tmp_path):
+  row = dict(id="1", question="Who?", answers=["Ann"], day=datetime.date(2020, 1, 2), price=decimal.Decimal("1.50"))
+  writers.write_examples(tmp_path / "a.jsonl", read(parquet(tmp_path / "a.parquet", [row])))
+  assert [example.meta for example in read(tmp_path / "a.jsonl")] == [dict(day="2020-01-02", price="1.50")]
 
 
 def test_a_file_of_search_r1_has_sets_with_the_same_ids(tmp_path):
