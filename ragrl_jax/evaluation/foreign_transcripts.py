@@ -254,7 +254,9 @@ def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, syste
   if text is None and not answers:
     raise ValueError(f"{where}: it has none of {', '.join((*TEXTS, *ANSWERS))}.")
   if text is None:
-    return Episode.from_text(recipe, example, [], facts={"answer": row[answers[0]]})
+    if not isinstance(answer := row[answers[0]], str | None):
+      raise ValueError(f"{where}: the {answers[0]} is {answer!r:.80}; it must be a text, or null for none.")
+    return Episode.from_text(recipe, example, [], facts={"answer": answer})
   if isinstance(text, list):
     text = _joined(where, text)
   if not isinstance(text, str):
@@ -282,8 +284,9 @@ def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system:
 
 
 def _joined(where: str, messages: Sequence[Any]) -> str:
-  """All messages from the assistant's first on."""
-  if not all(isinstance(one, Mapping) and {"role", "content"} <= one.keys() for one in messages):
-    raise ValueError(f"{where}: a message must have role and content.")
+  """All messages from the assistant's first on. A message whose content is null, as of a call, says nothing."""
+  is_message = lambda one: isinstance(one, Mapping) and "role" in one and isinstance(one.get("content", 0), str | None)
+  if not all(map(is_message, messages)):
+    raise ValueError(f"{where}: a message must have role and content, which is a text or null.")
   first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
-  return "".join(str(one["content"]) for one in messages[first:])
+  return "".join(one["content"] or "" for one in messages[first:])

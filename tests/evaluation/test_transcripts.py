@@ -103,6 +103,7 @@ def test_the_prompt_is_not_the_models(tmp_path):
   chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
   said = "<think>I do not know.</think>"
   messages = [dict(role=role, content=f"<answer>{of}</answer>") for role, of in (("user", "x"), ("assistant", "Peru"))]
+  messages.insert(1, dict(role="assistant", content=None))
   other, rules = dict(id="q2", messages=messages), "Rules: <answer>Beijing</answer>"
   for before, more in ((chat, {}), (prompt, {}), (rules, dict(prompt=rules))):
     _, rows = scored(tmp_path, [dict(id="q1", output=before + said, **more), other], "search_r1")
@@ -168,6 +169,10 @@ BAD = (  # rows for the first question
   (dict(id="q1", response="Austen"), "transcripts.jsonl:1: none of search_r1's tags"),
   (dict(id="q1", response=7), "transcripts.jsonl:1: the transcript is a int"),
   (dict(id="q1", messages=["a"]), "transcripts.jsonl:1: a message must have role"),
+  (dict(id="q1", messages=[dict(role="assistant", content=[dict(type="text", text="<answer>a</answer>")])]),
+   "transcripts.jsonl:1: a message must have role and content, which is a text"),
+  (dict(id="q1", prediction=1815), "transcripts.jsonl:1: the prediction is 1815; it must be a text"),
+  (dict(id="q1", pred=["a"]), r"transcripts.jsonl:1: the pred is \['a'\]; it must be a text"),
   (dict(id="q1", response="<search>a</search><answer>b</answer>"), "1 queries, but no results"),
 )  # fmt: skip
 
