@@ -10,11 +10,13 @@ Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and pr
 After a kill, the same command continues where it stopped.
 """
 
+import pathlib
 import shlex
 
 from absl import app, flags, logging
 
 from ragrl_jax.cli import commands
+from ragrl_jax.evaluation import answer_files
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.report import metric_tables
 from ragrl_jax.run import checks
@@ -58,7 +60,8 @@ def main():
   print(metric_tables.one(metrics))
   if settings.endpoint.model:
     print(asked(metrics))
-  print(f"Each question on a page: ragrl report --workdir {shlex.quote(OUT.value)}")
+  folder = answer_files.parts(pathlib.Path(OUT.value))[0]  # of several seeds, a page is one's
+  print(f"Each question on a page: ragrl report --workdir {shlex.quote(str(folder))}")
   print(f"{OUT.value}/metrics.json")
 
 

@@ -140,7 +140,7 @@ def keep_right(
   An episode is correct if its outcome is 1 and none of its turns was cut off.
 
   Args:
-    folders: folders of evaluations with the same recipe and switches, such as several seeds.
+    folders: folders of evaluations, each with one or several seeds, with the same recipe and switches.
     examples: the questions of the evaluations.
 
   Returns:
@@ -158,6 +158,7 @@ def keep_right(
     raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
   earlier: dict[tuple[str, str], list[transcripts.Turns]] = {}
   counts: collections.Counter = collections.Counter()
+  folders = [part for folder in folders for part in answer_files.parts(pathlib.Path(folder))]
   settings, recipe = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
   if settings.get("own_passages") is False:
     by_place = {place: questions.without_passages(example) for place, example in by_place.items()}
@@ -167,7 +168,7 @@ def keep_right(
       f"--data: {bare} of its {len(by_place)} questions have no passages, but {recipe.name}'s prompt shows passages, "
       "which the evaluation retrieved. Evaluate questions with passages: `ragrl retrieve` attaches an index's."
     )
-  for folder in map(pathlib.Path, folders):
+  for folder in folders:
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
     played = list(episodes_lib.read_folder(folder))
     if len(rows) != len(played):

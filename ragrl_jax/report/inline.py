@@ -48,6 +48,13 @@ class Run:
     return framed(rendering.run(page_lib.gather(self.workdir, max_bytes=MAX_BYTES)))
 
 
+def _framed(places: Sequence[str | os.PathLike]) -> str:
+  """The page of evaluations; of one with several seeds, that of its first seed."""
+  first = [pathlib.Path(place) / "seed_0" for place in places]
+  shown = [seed if seed.is_dir() else place for seed, place in zip(first, places)]
+  return framed(rendering.evaluation(evaluation_page.gather(shown, max_bytes=MAX_BYTES)))
+
+
 class Evaluation(dict):
   """The scores of an evaluation by name (metrics.json). Its folder is `out`."""
 
@@ -59,7 +66,7 @@ class Evaluation(dict):
     return str(self.out)
 
   def _repr_html_(self) -> str:
-    return framed(rendering.evaluation(evaluation_page.gather([self.out], max_bytes=MAX_BYTES)))
+    return _framed([self.out])
 
 
 class Probe(Evaluation):
@@ -83,7 +90,7 @@ class Comparison(dict):
     markup = f"<pre>{html.escape(self.text)}</pre>"
     if len(self.places) > 2 or not all(map(evaluation_page.is_folder, self.places)):
       return markup
-    return markup + framed(rendering.evaluation(evaluation_page.gather(self.places, max_bytes=MAX_BYTES)))
+    return markup + _framed(self.places)
 
 
 class Answers(list):

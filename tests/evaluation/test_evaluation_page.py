@@ -9,7 +9,7 @@ import pytest
 from console import ragrl
 from test_report import HOSTILE, data_of, unpacked, words
 
-from ragrl_jax.report import evaluation_page, rendering
+from ragrl_jax.report import evaluation_page, inline, rendering
 from ragrl_jax.store import jsonl
 
 
@@ -86,6 +86,13 @@ def test_what_is_no_finished_evaluation(folders, tmp_path):
   (tmp_path / "config.json").write_text("{}")
   done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
   assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr
+
+
+def test_a_notebook_shows_the_first_of_several_seeds(folders, tmp_path):
+  for name, folder in zip("ab", folders):
+    shutil.copytree(folder, tmp_path / name / "seed_0")
+  assert "seed_0" in inline.Evaluation({}, tmp_path / "a")._repr_html_()
+  assert "a/seed_0" in inline.Comparison({}, [tmp_path / "a", tmp_path / "b"], "text")._repr_html_()
 
 
 def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_path):

@@ -75,7 +75,7 @@ def test_what_cannot_be_trained_on(tmp_path):
 
 
 def test_the_command(tmp_path):
-  for name, first in {"s/1": RIGHT, "s/2": SHORT, "wrong": WRONG}.items():
+  for name, first in {"s/1": RIGHT, "s/2/seed_0": SHORT, "s/2/seed_1": WRONG, "wrong": WRONG}.items():
     sampled(tmp_path / name, first, WRONG)
   writers.write_examples(tmp_path / "nq.jsonl", EXAMPLES)
   command = ("make-rejection-sft", f"--data={tmp_path}/nq.jsonl")
