@@ -44,7 +44,7 @@ def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
 
 def _scores(row: Mapping[str, Any]) -> dict[str, float]:
   """The known values of a row, by measure."""
-  scores = {name: row[column] for name, column in _COLUMNS.items()}
+  scores = {name: row.get(column) for name, column in _COLUMNS.items()}  # `ragrl recall` has terms alone
   scores |= {name: row[name] for name in _SOME if name in row}
   scores |= {f"terms/{name}": value for name, value in row["terms"].items()}
   return {name: float(value) for name, value in scores.items() if value is not None}

@@ -121,6 +121,8 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
     metrics = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
     raise ValueError(f"{path} is damaged ({error}): delete it and run `ragrl evaluate` again.") from None
+  if "em" not in metrics:
+    raise ValueError(f"{path}: no exact match, so it is not of answers: a page shows those of `ragrl evaluate`.")
   return metrics | {"settings": metrics.get("settings") or {}}
 
 

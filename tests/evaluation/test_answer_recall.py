@@ -4,7 +4,8 @@ import paper_runs
 import pytest
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.evaluation import answer_recall, records
+from ragrl_jax.evaluation import answer_recall, comparison, records
+from ragrl_jax.report import evaluation_page
 from ragrl_jax.structs import Example, Passage
 
 HIT, MISS = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
@@ -38,6 +39,10 @@ def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
   assert filled == {"28.45": 50.0, "22.39": pytest.approx(100 / math.log2(3) / 2)}
   with pytest.raises(ValueError, match="row 'DPR', but fills none of its columns.*only=None, not 'type=bridge'"):
     fill("all")
+  found = comparison.compare({name: records.read(tmp_path / name).rows for name in ("bridge", "all")})
+  assert {name: of["macro"] for name, of in found.items()}["terms/recall"] == [0.5, 0.5] and "em" not in found
+  with pytest.raises(ValueError, match="no exact match, so it is not of answers"):
+    evaluation_page.gather([tmp_path / "all"])
 
 
 def test_whole_words():
