@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.data import columns
+from ragrl_jax.store import episodes
 from ragrl_jax.structs import Example
 
 Row = Mapping[str, Any]
@@ -37,7 +38,10 @@ def example(row: Row, *, identity: str, source: str) -> Example:
 
 def ours(row: Row, identity: str, source: str) -> Example:
   """Our own rows: {"id", "question", "answers", "passages", "supporting", "hops", "meta"}; other columns go to meta."""
-  passages = tuple(columns.passage(p, f"passages[{i}]") for i, p in enumerate(columns.listed(row, "passages")))
+  read = lambda row, column: tuple(
+    columns.passage(p, f"{column}[{i}]") for i, p in enumerate(columns.listed(row, column))
+  )
+  passages = read(row, "passages")
   supporting = tuple(columns.position(p, len(passages), "supporting") for p in columns.listed(row, "supporting"))
   hops = row.get("hops")
   if isinstance(hops, str) and (not hops or hops.isdecimal()):  # as in a file of plain values
@@ -47,6 +51,9 @@ def ours(row: Row, identity: str, source: str) -> Example:
   meta = columns.mapping(row, "meta")
   own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
   meta |= {column: value for column, value in row.items() if column not in own_columns}
+  lost = read(meta, episodes.GOLDS)
+  meta.pop(episodes.GOLDS, None)
+  meta |= {episodes.GOLDS: lost} if lost else {}
   pairs = columns.listed(meta, "evidence", "meta")
   meta.pop("evidence", None)
   if not all(isinstance(p, Sequence) and len(p) == 2 and isinstance(p[1], str) for p in pairs):

@@ -35,7 +35,7 @@ def write_examples(
 
 def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> None:
   """Writes a corpus as JSON lines {"id", "title", "text"}, compressed if the name ends in .gz."""
-  _write(path, (dict(id=passage.id, title=passage.title, text=passage.text) for passage in passages))
+  _write(path, map(_passage, passages))
 
 
 def refuse_inputs(
@@ -61,19 +61,25 @@ def refuse_inputs(
 
 def to_row(example: Example) -> dict[str, Any]:
   """The example in our own layout. Evidence is written with its passages only, as it names their positions."""
-  meta = {name: value for name, value in example.meta.items() if name != GOLDS}  # which are the source's, not the row's
+  meta = dict(example.meta)
+  if GOLDS in meta:
+    meta[GOLDS] = list(map(_passage, meta[GOLDS]))
   if example.evidence and example.passages:
     meta["evidence"] = [list(pair) for pair in example.evidence]
   return dict(
     id=example.id,
     question=example.question,
     answers=list(example.golds),
-    passages=[dict(id=p.id, title=p.title, text=p.text) for p in example.passages],
+    passages=list(map(_passage, example.passages)),
     supporting=list(example.supporting),
     hops=example.hops,
     source=example.source,
     meta=meta,
   )
+
+
+def _passage(passage: Passage) -> dict[str, Any]:
+  return dict(id=passage.id, title=passage.title, text=passage.text)
 
 
 def _write(path: str | pathlib.Path, rows: Iterable[dict[str, Any]]) -> None:

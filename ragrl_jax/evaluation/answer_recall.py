@@ -75,12 +75,14 @@ def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict
 
 def gold_scores(example: Example, passages: Sequence[Passage], k: int) -> Mapping[str, float] | None:
   """`answer_scores` by gold documents instead of answers; None if the documents are unknown."""
-  golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
   if ids := example.meta.get("gold_ids"):
     relevance, ranked = {str(name): 1 for name in ids}, [passage.id for passage in passages]
   else:
     named = lambda passage: " ".join(episodes_lib.content(passage))
-    relevance, ranked = {named(gold): 1 for gold in golds}, [named(passage) for passage in passages]
+    relevance, ranked = (
+      {named(gold): 1 for gold in episodes_lib.gold_passages(example)},
+      [named(passage) for passage in passages],
+    )
   return {name: metric(ranked, relevance, k) or 0.0 for name, metric in METRICS.items()} if relevance else None
 
 

@@ -270,7 +270,7 @@ def _answers(example: Example) -> list[str]:
 
 def _documents(example: Example) -> list[tuple[str, str]]:
   """(title, text) of each gold passage, as tokens."""
-  golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
+  golds = episodes_lib.gold_passages(example)
   return list(dict.fromkeys((tokens.joined(gold.title), tokens.joined(gold.text)) for gold in golds))
 
 

@@ -284,7 +284,7 @@ def finders(examples: Sequence[Example], corpus: Any, seed: int) -> dict[str, Fi
 
 def supporting(example: Example, corpus: Any) -> list[Passage]:
   """The supporting passages of a question: those of its row, or those of the corpus with its gold ids."""
-  result = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes.GOLDS, ())]
+  result = list(episodes.gold_passages(example))
   if result or corpus is None:
     return result
   rows = (corpus.row_of(str(name)) for name in example.meta.get("gold_ids") or ())

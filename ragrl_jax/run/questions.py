@@ -150,7 +150,7 @@ def without_passages(example: structs.Example) -> structs.Example:
 
   The gold passages show which searches are wasted (`store.episodes.gold_ids`). Gold sentences stay, without passages.
   """
-  golds = tuple(example.passages[place] for place in example.supporting)
+  golds = episodes.gold_passages(example)
   return dataclasses.replace(
     example,
     passages=(),

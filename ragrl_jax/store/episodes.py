@@ -34,8 +34,7 @@ from ragrl_jax.store import jsonl, lossless_json
 
 FOLDER = "episodes"
 PLAYED = "episodes.jsonl"  # file of an evaluation
-# Key of an example's meta: its supporting passages, if it was made without passages. No column of a file is called so.
-GOLDS = "(gold passages)"
+GOLDS = "lost_gold_passages"  # key of an example's meta: its supporting passages, if it has lost its passages
 
 
 def row(
@@ -104,6 +103,11 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
   return {name: full[name] for name in keys} | dict(segments=segments, **_starts(episode))
 
 
+def gold_passages(example: structs.Example) -> tuple[structs.Passage, ...]:
+  """The gold passages: those that the example has lost, or else its supporting ones."""
+  return tuple(example.meta.get(GOLDS) or (example.passages[place] for place in example.supporting))
+
+
 def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:
   """Ids of the gold passages: those of `meta["gold_ids"]`, or else those found by content; None if there are none.
 
@@ -113,7 +117,7 @@ def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | 
   """
   if (ids := example.meta.get("gold_ids")) is not None:
     return [str(i) for i in ids]
-  golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(GOLDS, ())]
+  golds = gold_passages(example)
   known = {content(passage) for passage in golds}
   matches = [passage for search in episode.searches for passage in search.found or () if content(passage) in known]
   return list(dict.fromkeys(passage.id for passage in (*golds, *matches))) or None

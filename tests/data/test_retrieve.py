@@ -1,9 +1,12 @@
 """`ragrl retrieve`: rows with an index's passages."""
 
+import dataclasses
+
 from console import ragrl
 
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.run import questions
 from ragrl_jax.store import episodes
 
@@ -23,6 +26,17 @@ def test_only_known_gold_passages_are_marked():
   evidence = ((0, OSLO.text), (0, "In no passage."))
   found = questions.marked(example(**both, meta={episodes.GOLDS: (lost,)}, evidence=evidence))
   assert found.supporting == (1,) and found.evidence == ((1, OSLO.text),)
+
+
+def test_gold_passages_that_a_row_has_lost_stay_known(tmp_path):
+  own = structs.Passage("x", "norway", "An older text."), structs.Passage("y", "Sweden", "The other one.")
+  bare = questions.without_passages(example(passages=own, supporting=(0, 1)))
+  asked = questions.marked(dataclasses.replace(bare, passages=(PARIS, OSLO)))
+  writers.write_examples(tmp_path / "a.jsonl", [asked])
+  (again,) = readers.read_examples(tmp_path / "a.jsonl")
+  assert again == dataclasses.replace(asked, source="a") and again.supporting == (1,)
+  assert answer_recall.gold_scores(again, again.passages, 5)["recall"] == 0.5  # one of two articles was found
+  assert questions.without_passages(again).meta == bare.meta
 
 
 def test_the_command_attaches_marks_and_counts(tmp_path):
