@@ -62,6 +62,8 @@ const firsts = () => all(".questions tbody tr").map((line) => line.cells[0].text
   seen.failed = document.querySelector("#question .callout").textContent;
   seen.csv = shown.csv();
   set("Right by", "outcome");
+  shown.index.sides.at(-1).outcome[0] = null;
+  seen.unjudged = shown.result(0);
   set("Result", "");
   seen.named = /NaN|undefined|\[object|null/.exec(seen.words);
   document.getElementById("scheme").click();

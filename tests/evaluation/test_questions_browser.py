@@ -86,6 +86,7 @@ def test_what_a_reader_does(pages, seen, name, width):
   assert seen["linked"] == [index["question"][30], 1]
   assert seen["next"] == [index["question"][31], "#question=hotpotqa%2Fq31"]
   assert seen["failed"] == "the index at http://x is down" and seen["scheme"] in ("dark", "light")
+  assert seen["unjudged"] == "unjudged"
   head, *lines = seen["csv"].splitlines()
   assert head.startswith("id,set,hops,question,golds,result,") and len(lines) == 3
   assert all(",failed" in line for line in lines)

@@ -2,10 +2,10 @@
 const AT_A_TIME = 100;
 const TWO = DATA.names.length > 1;
 const RESULTS = TWO ?
-  {won: "won", lost: "lost", right: "right both times", wrong: "wrong both times", failed: "failed"} :
-  {right: "right", wrong: "wrong", silent: "no answer", failed: "failed"};
-const SIGNS = {won: "▲", lost: "▼", right: "✓", wrong: "✗", silent: "∅", failed: "!"};
-const TONES = {won: "right", lost: "wrong", right: "right", wrong: "wrong", silent: "wrong", failed: "unscored"};
+  {won: "won", lost: "lost", right: "right both times", wrong: "wrong both times", unjudged: "no verdict", failed: "failed"} :
+  {right: "right", wrong: "wrong", silent: "no answer", unjudged: "no verdict", failed: "failed"};
+const SIGNS = {won: "▲", lost: "▼", right: "✓", wrong: "✗", silent: "∅", unjudged: "○", failed: "!"};
+const TONES = {won: "right", lost: "wrong", right: "right", wrong: "wrong", silent: "wrong", unjudged: "unscored", failed: "unscored"};
 
 class Questions {
   constructor(root, article, index) {
@@ -65,10 +65,11 @@ class Questions {
     downloads(tools, `${DATA.names.join("_and_")}.csv`, () => this.csv(), "The questions chosen here, one a line");
   }
 
-  // One run: right, wrong, no answer or failed. Two: what became of it.
+  // One run: right, wrong, no answer, no verdict or failed. Two: what became of it.
   result(at) {
     const {sides} = this.index, by = this.chosen.by;
     if (sides.some((side) => side.ended[at] === this.failed && this.failed >= 0)) return "failed";
+    if (sides.some((side) => side[by][at] === null)) return "unjudged";
     const right = sides.map((side) => side[by][at] > 0);
     if (TWO) return right[0] ? right[1] ? "right" : "lost" : right[1] ? "won" : "wrong";
     return right[0] ? "right" : sides[0].said[at] === null ? "silent" : "wrong";
