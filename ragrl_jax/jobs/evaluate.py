@@ -117,6 +117,8 @@ def opened(
     prepared = prepared_lib.prepare(config, purpose="play")
     recipe = prepared.recipe
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
+  if len(examples) == config.data.max_examples:  # which may have been meant for the run's training
+    logging.warning("--data=%s: its first %d questions are asked (config.data.max_examples).", data, len(examples))
   questions.check_passages(config, recipe, examples, str(data))
   questions.say_trained_on(config, examples, f"--data={data}", hub=False)
 

@@ -117,12 +117,13 @@ def test_samples_differ_and_repeat(place):
   assert rows(place, "seeds/seed_0") == rows(place, "seed0") != rows(place, "seeds/seed_1")
 
 
-def test_what_a_server_does_not_take_is_left_out(place):
+def test_what_a_server_does_not_take_is_left_out(place, caplog):
   # It ignores the stop string, which ends the turn all the same.
   with serving(lambda messages, n: "<answer> town 1 </answer> and more") as (url, server):
     config = config_of(place, url, omit="temperature, stop", limit="max_completion_tokens", concurrency=1)
     config.data.max_examples = 2
     metrics = run(place, config, "omitted")
+  assert "its first 2 questions are asked (config.data.max_examples)" in caplog.text
   assert metrics["em"] == 0.5 and set(server.asked[0]) == {"model", "messages", "max_completion_tokens"}
   assert metrics["measure"]["calls"] == 1.0 and "cost" not in metrics["measure"]  # it counts no tokens
   assert all(row["segments"][1]["text"].endswith("</answer>") for row in rows(place, "omitted", "episodes.jsonl"))
