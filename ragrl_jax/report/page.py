@@ -94,7 +94,7 @@ def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
     if after is None and held_out:
       before = held_out[0].get(f"evaluation/{name}") if len(held_out) > 1 else None
       after = held_out[-1].get(f"evaluation/{name}")
-    if after or before:  # no figures on searches for a recipe that never searches
+    if after or before or (name == "em" and after is not None):  # no searches of a recipe that never searches
       result.append({"label": label, "before": before, "after": after})
   return result
 

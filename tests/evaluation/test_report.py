@@ -160,6 +160,8 @@ def test_the_headline_uses_the_metrics_where_there_are_no_episodes():
   assert page_lib.headline({}, rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
   assert page_lib.headline({"em_before": 0.1, "em_after": 0.9}, rows)[0]["after"] == 0.9
   assert page_lib.headline({}, rows[1:2]) == []
+  nothing = {"em_before": 0.0, "em_after": 0.0, "searches_before": 0.0, "searches_after": 0.0}
+  assert page_lib.headline(nothing, []) == [{"label": "Exact match", "before": 0.0, "after": 0.0}]
   assert page_lib.headline({}, rows[2:]) == [{"label": "Exact match", "before": None, "after": 0.6}]  # one evaluation
 
 
