@@ -16,7 +16,7 @@ import numpy as np
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS, write_json
 from ragrl_jax.settings import stored_paths
-from ragrl_jax.store import changes, jsonl, sums
+from ragrl_jax.store import changes, jsonl, row_files, sums
 from ragrl_jax.structs import Example, Passage
 
 COLUMNS = ("id", "premise", "claim", "label")
@@ -112,19 +112,18 @@ def read_sheet(path: str | os.PathLike) -> dict[Pair, str]:
   """{(premise, claim): label} of the rows that a person has labelled; `same` makes the pairs comparable.
 
   Raises:
-    ValueError: columns are missing, or a label is neither 1, 0 nor empty; with file and line.
+    ValueError: the file is not as `row_files.read_rows` takes it, columns are missing, a label is neither 1, 0 nor
+      empty, or a pair has two labels; with file and line.
   """
-  with open(path, encoding="utf-8-sig", newline="") as file:
-    rows = csv.DictReader(file)
-    if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-      raise ValueError(f"{pathlib.Path(path)}: there is no column {missing[0]!r}; a sheet has {', '.join(COLUMNS)}.")
-    result = {}
-    for row in rows:
-      label = (row["label"] or "").strip()
-      if label and label not in LABELS:
-        raise ValueError(f"{pathlib.Path(path)}:{rows.line_num}: the label {label!r} must be 1, 0 or empty.")
-      if label:
-        result[same(row["premise"], row["claim"])] = label
+  result: dict[Pair, str] = {}
+  for where, row in row_files.read_rows(path):
+    if missing := [name for name in COLUMNS if name not in row]:
+      raise ValueError(f"{where}: there is no column {missing[0]!r}; a sheet has {', '.join(COLUMNS)}.")
+    label = row["label"].strip()
+    if label and label not in LABELS:
+      raise ValueError(f"{where}: the label {label!r} must be 1, 0 or empty.")
+    if label and result.setdefault(same(row["premise"], row["claim"]), label) != label:
+      raise ValueError(f"{where}: the label is {label!r}, but an earlier row has the other one for the same pair.")
   return result
 
 
@@ -150,8 +149,7 @@ def labelled_by_hand(path: str | pathlib.Path) -> list[Example]:
     ValueError: no row has a label; see also `read_sheet`.
   """
   labels = read_sheet(path)
-  with open(path, encoding="utf-8-sig", newline="") as file:
-    rows = [row for row in csv.DictReader(file) if same(row["premise"], row["claim"]) in labels]
+  rows = [row for _, row in row_files.read_rows(path) if same(row["premise"], row["claim"]) in labels]
   if not rows:
     raise ValueError(f"{path}: no row has a label: put 1 or 0 into the column label.")
   label = lambda row: labels[same(row["premise"], row["claim"])]

@@ -75,6 +75,13 @@ def test_a_sheet_goes_to_a_person_and_comes_back(tmp_path):
     csv.writer(file).writerows([rows[0], [*rows[2][:3], "yes"]])
   with pytest.raises(ValueError, match=r"sheet\.csv:2: the label 'yes' must be 1, 0 or empty"):
     raters.read_sheet(path)
-  path.write_text("id,claim\n")
-  with pytest.raises(ValueError, match="there is no column 'premise'"):
-    raters.read_sheet(path)
+  head, long = "id;premise;claim;label\n", "x" * 200_000
+  path.write_text(f"{head}1;{long};b;1\n")  # a spreadsheet of a country with decimal commas
+  assert raters.read_sheet(path) == {(long, "b"): "1"}
+  for text, why in (
+    ("id,claim\n1,b\n", "there is no column 'premise'"), (f"{head}1;Café;b;1\n", "2: not UTF-8.*save it as UTF-8"),
+    (f"{head}1;a;b;1\n2;a; b;0\n", "sheet.csv:3: the label is '0', but an earlier row has the other"),
+  ):  # fmt: skip
+    path.write_text(text, encoding="cp1252")
+    with pytest.raises(ValueError, match=why):
+      raters.read_sheet(path)
