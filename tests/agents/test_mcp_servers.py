@@ -1,5 +1,6 @@
 """The tools of real MCP servers, on standard input and output and over HTTP: listed, called, and started again."""
 
+import functools
 import os
 import pathlib
 import resource
@@ -74,7 +75,7 @@ def test_a_servers_tools_are_listed_and_called(monkeypatch, over_http):
     assert [one.kind for one in found] == [OK, OK, REFUSED, REFUSED, REFUSED, REFUSED, OK]
     assert found[2].text == "born: the arguments must have 'name'"
   found = called(box(f"{STDIO} "), ("secret", {}), ("picture", {}))
-  assert found == [Result("x1"), Result("The town:\n[image]")]
+  assert found == [Result("x1"), Result("The town:\n[image]\nA letter.")]
 
 
 @pytest.mark.agents
@@ -126,6 +127,22 @@ def test_a_killed_http_server_is_found_again(over_http):
   (died,) = called(toolbox, ("die", {}))
   (gone,) = called(toolbox, ("process", {}))
   assert died.kind == gone.kind == FAILED and "connection" in gone.text
+  start()
+  (after,) = called(toolbox, ("process", {}))
+  assert after.kind == OK and after.text != before.text
+
+
+@pytest.mark.agents
+def test_a_server_that_was_started_anew_gets_a_new_session(monkeypatch, over_http):
+  """Servers before the protocol of 2026 refuse requests of sessions that they do not know."""
+  import mcp
+
+  where, start = over_http
+  monkeypatch.setattr("mcp.Client", functools.partial(mcp.Client, mode="legacy"))
+  toolbox = box(f"{where}?", retries=1)
+  (before,) = called(toolbox, ("process", {}))
+  os.kill(int(before.text), signal.SIGKILL)
+  os.waitpid(int(before.text), 0)
   start()
   (after,) = called(toolbox, ("process", {}))
   assert after.kind == OK and after.text != before.text

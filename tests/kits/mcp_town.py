@@ -5,6 +5,7 @@ import os
 import sys
 
 from mcp.server.mcpserver import Image, MCPServer
+from mcp_types import EmbeddedResource, TextResourceContents
 
 server = MCPServer("town")
 
@@ -43,7 +44,8 @@ def secret() -> str:
 @server.tool()
 def picture() -> list:
   """Gives more than text."""
-  return ["The town:", Image(data=b"none", format="png")]
+  letter = TextResourceContents(uri="town://letter", text="A letter.")
+  return ["The town:", Image(data=b"none", format="png"), EmbeddedResource(resource=letter)]
 
 
 @server.tool()

@@ -107,11 +107,12 @@ class Server:
     try:
       result = await client.call_tool(name, arguments)
     except mcp.MCPError as error:
-      if error.code != CLOSED:  # only this call failed; the connection stays open for others
+      if error.code != CLOSED and await _knows(client):  # only this call failed; the session stays open for others
         raise
       self._forget(client)
-      raise ConnectionError("the MCP server closed the connection") from error
-    text = "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
+      how = "closed the connection" if error.code == CLOSED else "has forgotten the session"
+      raise ConnectionError(f"the MCP server {how}") from error
+    text = "\n".join(map(_text, result.content))
     if result.is_error:
       raise Refused(text or "the server refused the call and gave no reason")
     if not result.content and result.structured_content is not None:
@@ -147,6 +148,23 @@ class Server:
     finally:
       if not opened.done():
         opened.cancel()
+
+
+async def _knows(client: Any) -> bool:
+  """Whether the server knows the client's session. One that was started anew refuses all its requests."""
+  import mcp
+
+  try:
+    await client.list_tools(cache_mode="bypass")
+  except mcp.MCPError:
+    return False
+  return True
+
+
+def _text(block: Any) -> str:
+  """The text of a part of a result, which may be that of an embedded document; the part's type if it has none."""
+  text = getattr(block.resource if block.type == "resource" else block, "text", None)
+  return f"[{block.type}]" if text is None else text
 
 
 def _causes(error: BaseException) -> str:
