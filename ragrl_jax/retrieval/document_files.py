@@ -17,11 +17,21 @@ import zipfile
 from collections.abc import Callable
 
 MOST = 1 << 28  # bytes of a file, and of what is packed in it
-_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]+)", re.IGNORECASE)
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
+# Pages mean the larger charsets of browsers by these names (Encoding Standard, section 4.2).
+_LARGER = {
+  **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
+  **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+  **dict.fromkeys(("iso8859-11", "tis-620"), "cp874"),
+  **{"iso8859-9": "cp1254", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"},
+}
 _MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+# Blocks of code.
+_FENCED = re.compile(r"^ {0,3}(`{3,}(?![^\n]*`)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.M | re.S)
 _BLOCKS = set(
-  "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
-  "li main nav ol option p pre section summary table td th title tr ul".split()
+  "address article aside blockquote br caption center dd details dialog dir div dl dt fieldset figcaption figure "
+  "footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav ol optgroup option p pre search section "
+  "select summary table td th title tr ul".split()
 )
 
 
@@ -54,7 +64,7 @@ def _plain(path: pathlib.Path) -> tuple[str, str]:
 
 def _markdown(path: pathlib.Path) -> tuple[str, str]:
   text = path.read_text(encoding="utf-8-sig")
-  title = re.search(r"^# (.+)$", text, re.MULTILINE)
+  title = re.search(r"^# (.+?)(?: #+)?[ \t]*$", _FENCED.sub("", text), re.MULTILINE)
   return title[1] if title else "", text
 
 
@@ -78,13 +88,14 @@ def _charset(raw: bytes) -> str:
     if raw.startswith(mark):
       return charset
   match = _CHARSET.search(raw[:2048])
-  said = match[1].decode() if match else "UTF-8"
+  said = match[1].decode().lower().removeprefix("x-") if match else "utf-8"
   try:
     # The <meta> was found as ASCII, so a charset in which its text reads otherwise, such as utf-16, is not the page's.
     fits = said.encode().decode(said) == said
   except (LookupError, UnicodeError):  # no such charset
     fits = False
-  return said if fits and codecs.lookup(said).name != "utf-8" else "UTF-8"
+  name = codecs.lookup(said).name if fits else "utf-8"
+  return "UTF-8" if name == "utf-8" else _LARGER.get(name, said)
 
 
 class _Page(html.parser.HTMLParser):

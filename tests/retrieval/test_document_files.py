@@ -94,7 +94,11 @@ def test_every_kind_of_document(tmp_path):
   ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
   ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
   ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
-  ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
+  ("<meta charset=shift_jis>東京", "shift_jis", "東京"), ("<meta charset=x-sjis>①", "cp932", "①"),
+  ("<meta charset=iso-8859-1>“It’s” – 5 €", "cp1252", "“It’s” – 5 €"), ("<meta charset=us-ascii>’", "cp1252", "’"),
+  ("<meta charset=ISO-8859-9>“ş”", "cp1254", "“ş”"), ("<meta charset = 'GB2312'>镕", "gbk", "镕"),
+  ("<meta charset=gbk>㐀", "gb18030", "㐀"), ("<meta charset=euc-kr>똠", "cp949", "똠"),
+  ("<meta charset=tis-620>ก“", "cp874", "ก“"), ("<meta charset=big5>碁", "big5hkscs", "碁"),
   ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
   ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
 ])  # fmt: skip
@@ -109,10 +113,20 @@ def test_the_charset_of_a_page(tmp_path, page, charset, text):
   ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
   ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
   ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
+  ("<center>Oslo</center>A<table><caption>town</caption></table><dialog>.</dialog>", "a", "Oslo\nA\ntown\n."),
 ])  # fmt: skip
 def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
   (tmp_path / "a.html").write_text(page)
   assert document_files.read(tmp_path / "a.html") == (title, text)
+
+
+@pytest.mark.parametrize(("text", "title"), [
+  ("```bash\n# install\n```\n# Oslo\n", "Oslo"), ("~~~~\n~~~\n# a\n~~~~\n# Oslo ##\n", "Oslo"), ("```\n# b\n", "a"),
+  ("```# a``` is code\n# C#\n", "C#"), ("A town\n\n``` sh\n# b\n", "a"),  # the file's name
+])  # fmt: skip
+def test_a_comment_in_code_is_no_title(tmp_path, text, title):
+  (tmp_path / "a.md").write_text(text)
+  assert document_files.read(tmp_path / "a.md") == (title, text.strip())
 
 
 def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
