@@ -220,8 +220,10 @@ def fill(
         )
     if not database.exists():
       database.create(card)
-    rows = range(database.rows(), len(corpus_rows))
-    with tqdm(total=len(corpus_rows), initial=rows.start, desc="fill", unit=" passages", disable=not progress) as bar:
+    stored, total = database.rows(), len(corpus_rows)
+    # Any passage of a batch that was not stored whole may be missing, so the batch is sent again.
+    rows = range(stored if stored == total else stored // batch * batch, total)
+    with tqdm(total=total, initial=rows.start, desc="fill", unit=" passages", disable=not progress) as bar:
       for start in rows[::batch]:
         batch_rows = range(start, min(start + batch, rows.stop))
         vectors = None if model is None else dense.encode_rows(model, corpus_rows, batch_rows, "float32")
