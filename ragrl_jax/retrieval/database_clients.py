@@ -293,7 +293,8 @@ def _hit(fields: databases.Fields, hit: Mapping[str, Any]) -> Passage:
     score = 2 * score - 1
   elif fields.metric == "IP":  # 1 + product, or 1 / (1 - product) if it is below 0
     score = score - 1 if score >= 1 else 1 - 1 / score
-  return _passage(fields, {name: values[0] for name, values in hit.get("fields", {}).items()} | hit, score)
+  texts = {name: "\n".join(map(str, values)) for name, values in hit.get("fields", {}).items()}  # any may have several
+  return _passage(fields, texts | hit, score)
 
 
 def _read(fields: databases.Fields) -> list[str]:

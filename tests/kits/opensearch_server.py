@@ -44,7 +44,8 @@ class Index:
     for score, _, name in best[: body.get("size", 10)]:
       hit = dict(_index="i", _id=name, _score=score)
       values = {field: at(self.docs[name][1], field) for field in body.get("fields", [])}
-      if values := {field: [value] for field, value in values.items() if value is not None}:
+      listed = lambda value: value if isinstance(value, list) else [value]
+      if values := {field: listed(value) for field, value in values.items() if value is not None}:
         hit["fields"] = values
       hits.append(hit)
     found = dict(total=dict(value=len(best), relation="eq"), max_score=best[0][0] if best else None, hits=hits)

@@ -233,9 +233,9 @@ def test_fields_within_fields_are_found(peer):
   inner = dict(source=dict(type="keyword"), title=dict(type="text"))
   properties = dict(text=dict(type="text"), metadata=dict(properties=inner))
   peer.indexes["docs"] = opensearch_server.Index(dict(mappings=dict(properties=properties)))
-  peer.indexes["docs"].put("x", dict(text="a story", metadata=dict(source="s9", title="T")))
+  peer.indexes["docs"].put("x", dict(text=["a story", "in parts"], metadata=dict(source="s9", title="T")))
   found = load_index(f"opensearch:{peer.address}/docs?title=metadata.title&id=metadata.source")
-  assert found.search(["story"], 1)[0][0] == Passage("s9", "T", "a story", 0.25)
+  assert found.search(["story"], 1)[0][0] == Passage("s9", "T", "a story\nin parts", 0.25)
 
 
 @pytest.fixture(scope="module")
