@@ -27,7 +27,7 @@ LIMITS = {
 def main() -> int:
   """Runs `ragrl serve-index`."""
   parser = commands.Parser(__doc__)
-  parser.add_argument("--index", required=True, help="folder of an index, or a recording FILE.jsonl")
+  parser.add_argument("--index", required=True, help="folder of an index, a FUSED.json, or an address")
   parser.add_argument("--host", default="127.0.0.1")
   parser.add_argument("--port", type=int, default=8000)
   parser.add_argument("--key_variable", default="", help="environment variable with the token that requests must send")
