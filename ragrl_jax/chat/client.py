@@ -193,8 +193,9 @@ def _read(body: Any) -> Completion | None:
   message = choice.get("message")
   if not isinstance(message, dict):
     message = {"content": choice.get("text")}
-  content, reasoning = message.get("content"), message.get("reasoning_content")
-  reasoning = reasoning if isinstance(reasoning, str) else ""
+  names = ("reasoning", "reasoning_content")  # vLLM's and OpenRouter's name; that of DeepSeek, SGLang and older vLLM
+  content, said = message.get("content"), (message.get(name) for name in names)
+  reasoning = next((text for text in said if isinstance(text, str) and text), "")
   if content is None and reasoning:  # cut off during its reasoning
     content = ""
   if not isinstance(content, str):

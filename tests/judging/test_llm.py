@@ -130,9 +130,15 @@ def test_a_server_that_drips_bytes_is_given_up_within_the_deadline(start):
 
 
 CUT = dict(choices=[dict(finish_reason="length", message=dict(role="assistant", content="I think 1"))])
+THOUGHTS = [
+  dict(choices=[dict(finish_reason="length", message=dict(role="assistant", content=None) | {name: "I think 1"})])
+  for name in ("reasoning", "reasoning_content")
+]
 
 
-@pytest.mark.parametrize("said,why", [("It depends\n", "'It depends"), (CUT, "cut off")])
+@pytest.mark.parametrize(
+  "said,why", [("It depends\n", "'It depends"), *((said, "cut off") for said in (CUT, *THOUGHTS))]
+)
 def test_answers_without_a_verdict_are_none_and_not_retried_and_the_first_is_logged(caplog, said, why):
   with serving(lambda messages, n: said) as (endpoint, server):
     assert judge(endpoint).judge([("p", "a"), ("p", "b")]) == [None, None]

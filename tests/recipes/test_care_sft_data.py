@@ -82,7 +82,7 @@ def by_question(model, prompt):
     return f"{REASONED} Answer: Spain"
   if model == "reads":
     if "Question apart?" in prompt:
-      return dict(content="Answer: the France", reasoning_content=REASONED)
+      return dict(content="Answer: the France", reasoning=REASONED)
     return f"<think>{REASONED}</think> It is so. Answer: France"
   if "Question changed?" in prompt:
     return WOVEN.replace("Paris is in France.", "Paris lies in France.")
