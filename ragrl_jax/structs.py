@@ -29,6 +29,15 @@ class Passage:
   score: float | None = None
 
 
+CHUNK = "#"  # separates a document's id from the number of a passage that was cut from it: "d#0"
+
+
+def document_of(name: str) -> tuple[str, int | None]:
+  """Splits a passage's id into (document's id, number of the passage); (id, None) if the passage is not a chunk."""
+  document, mark, number = name.rpartition(CHUNK)
+  return (document, int(number)) if mark and number.isascii() and number.isdigit() else (name, None)
+
+
 @dataclasses.dataclass(frozen=True)
 class Example:
   """One question with its right answers (`golds`) and passages.

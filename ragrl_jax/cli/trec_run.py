@@ -5,7 +5,8 @@
 
 With qrels, only their queries are searched. Queries are JSON lines or Parquet with _id (id) and text, or lines of an
 id, a tab and the text. Qrels are TREC's four columns, BEIR's three columns with a header, or rows with query-id,
-corpus-id and score.
+corpus-id and score. If they judge no passages like "d#0", which `ragrl index` cuts from documents, the run has each
+found document once.
 """
 
 import json
@@ -14,6 +15,7 @@ from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.data import writers
 from ragrl_jax.retrieval import load_index, trec_files
+from ragrl_jax.structs import document_of
 
 
 def main() -> int:
@@ -54,4 +56,7 @@ def _search(arguments, judgements) -> None:
       )
     queries = {name: text for name, text in queries.items() if name in judgements}
   found = commands.searched(load_index(arguments.index), list(queries.values()), arguments.top_k)
+  judged = {name for grades in (judgements or {}).values() for name in grades}
+  if judged and all(document_of(name)[1] is None for name in judged):
+    found = [trec_files.of_documents(passages) for passages in found]
   trec_files.write_run(arguments.run, dict(zip(queries, found, strict=True)))

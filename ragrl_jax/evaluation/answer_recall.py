@@ -76,7 +76,8 @@ def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict
 def gold_scores(example: Example, passages: Sequence[Passage], k: int) -> Mapping[str, float] | None:
   """`answer_scores` by gold documents instead of answers; None if the documents are unknown."""
   if ids := example.meta.get("gold_ids"):
-    relevance, ranked = {str(name): 1 for name in ids}, [passage.id for passage in passages]
+    relevance = {str(name): 1 for name in ids}
+    ranked = [episodes_lib.gold_id(passage, relevance) or passage.id for passage in passages]
   else:
     named = lambda passage: " ".join(episodes_lib.content(passage))
     relevance, ranked = (

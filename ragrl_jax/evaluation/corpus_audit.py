@@ -37,7 +37,7 @@ class Holdings:
     phrases: answer or piece of text (`tokens.joined`) → number of passages that contain it: at most MANY for answers,
       1 for pieces.
     titles: titles (`tokens.joined`) of gold documents that occur in the corpus.
-    ids: gold ids that occur in the corpus.
+    ids: gold ids that passages of the corpus have, or the documents that they were cut from.
   """
 
   phrases: Mapping[str, int]
@@ -71,8 +71,8 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdin
     title = tokens.joined(passage.title)
     if title in wanted_titles:
       called.add(title)
-    if passage.id in wanted_ids:
-      ids.add(passage.id)
+    if name := episodes_lib.gold_id(passage, wanted_ids):
+      ids.add(name)
   return Holdings(phrases.counts, frozenset(called), frozenset(ids), number)
 
 

@@ -13,10 +13,9 @@ from ragrl_jax.core.text.tokens import pattern
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.store import sums
-from ragrl_jax.structs import Passage
+from ragrl_jax.structs import CHUNK, Passage, document_of
 
 RULE = 2  # of "words"; recorded, so that no build goes on by another one
-MARK = "#"  # separates a document's id from the passage's number: "d#0"
 FAR = 1000  # passages of a document that are considered, at most, on each side of the opened one
 BLOCK = 1 << 20  # characters of a document that are tokenized at a time; a block ends before white space
 Spans = Callable[[str], list[tuple[int, int]]]
@@ -59,7 +58,7 @@ class Chunks:
     spans = self._spans()
     for document in documents:
       for number, text in enumerate(_pieces(document.text, spans(document.text), self.tokens, self.overlap)):
-        yield dataclasses.replace(document, id=f"{document.id}{MARK}{number}", text=text)
+        yield dataclasses.replace(document, id=f"{document.id}{CHUNK}{number}", text=text)
 
   @property
   def _file(self) -> pathlib.Path:
@@ -116,12 +115,6 @@ def _edge(edges: list[int], after: int, most: int) -> int:
   """The last edge in (after, most]; if there is none, the first edge after `after`."""
   last = bisect.bisect_right(edges, most) - 1
   return edges[last] if last >= 0 and edges[last] > after else edges[bisect.bisect_right(edges, after)]
-
-
-def document_of(name: str) -> tuple[str, int | None]:
-  """Splits a passage's id into (document's id, number of the passage); (id, None) if the passage is not a chunk."""
-  document, mark, number = name.rpartition(MARK)
-  return (document, int(number)) if mark and number.isascii() and number.isdigit() else (name, None)
 
 
 def read(corpus: Corpus, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:

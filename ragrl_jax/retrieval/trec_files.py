@@ -8,6 +8,7 @@ queries {"_id" or "id", "text"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 import os
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.store import jsonl, row_files
-from ragrl_jax.structs import Passage
+from ragrl_jax.structs import Passage, document_of
 
 QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
 
@@ -93,6 +94,14 @@ def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]],
   with jsonl.whole(path) as part:
     with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
       file.writelines(lines())
+
+
+def of_documents(passages: Sequence[Passage]) -> list[Passage]:
+  """The documents that the passages were cut from, each at the place of its first passage, which it is shown by."""
+  first: dict[str, Passage] = {}
+  for passage in passages:
+    first.setdefault(document_of(passage.id)[0], passage)
+  return [dataclasses.replace(passage, id=name) for name, passage in first.items()]
 
 
 def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:

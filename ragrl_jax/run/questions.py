@@ -167,7 +167,7 @@ def marked(example: structs.Example) -> structs.Example:
   """
   ids = {str(name) for name in example.meta.get("gold_ids") or ()}
   articles = {episodes.content(gold) for gold in example.meta.get(episodes.GOLDS, ())}
-  gold = lambda passage: passage.id in ids if ids else episodes.content(passage) in articles
+  gold = lambda passage: episodes.gold_id(passage, ids) if ids else episodes.content(passage) in articles
   supporting = tuple(place for place, passage in enumerate(example.passages) if gold(passage))
   evidence = tuple(
     (place, sentence)

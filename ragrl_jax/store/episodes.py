@@ -23,7 +23,7 @@ import codecs
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,16 +111,24 @@ def gold_passages(example: structs.Example) -> tuple[structs.Passage, ...]:
 def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:
   """Ids of the gold passages: those of `meta["gold_ids"]`, or else those found by content; None if there are none.
 
-  `meta["gold_ids"]` has ids of the corpus. By content, the gold passages are the example's supporting passages, and
+  `meta["gold_ids"]` has ids of the corpus, or of its documents: then the passages that the searches found of them are
+  gold, too. By content, the gold passages are the example's supporting passages, and
   those that the episode's searches found and whose `content` is equal. The id of a supporting passage is made from its
   question, so no corpus has it.
   """
+  found = [passage for search in episode.searches for passage in search.found or ()]
   if (ids := example.meta.get("gold_ids")) is not None:
-    return [str(i) for i in ids]
+    names = [str(i) for i in ids]
+    return list(dict.fromkeys([*names, *(passage.id for passage in found if gold_id(passage, names))]))
   golds = gold_passages(example)
   known = {content(passage) for passage in golds}
-  matches = [passage for search in episode.searches for passage in search.found or () if content(passage) in known]
+  matches = [passage for passage in found if content(passage) in known]
   return list(dict.fromkeys(passage.id for passage in (*golds, *matches))) or None
+
+
+def gold_id(passage: structs.Passage, golds: Collection[str]) -> str | None:
+  """The one of these ids that the passage has, or the document that it was cut from; None if there is none."""
+  return next((name for name in (passage.id, structs.document_of(passage.id)[0]) if name in golds), None)
 
 
 def searched(episode: structs.Episode) -> list[tuple[str, list[str]]]:

@@ -4,8 +4,9 @@ import paper_runs
 import pytest
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.evaluation import answer_recall, comparison, records
+from ragrl_jax.evaluation import answer_recall, comparison, corpus_audit, records
 from ragrl_jax.report import evaluation_page
+from ragrl_jax.run import questions
 from ragrl_jax.structs import Example, Passage
 
 HIT, MISS = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
@@ -24,6 +25,16 @@ def test_recall_and_ndcg_by_hand():
   assert deeper["ndcg@3"] == pytest.approx((1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3)))
   with pytest.raises(ValueError, match="no questions"):
     answer_recall.measured([], [], 5)
+
+
+def test_a_gold_document_is_found_by_the_passages_that_were_cut_from_it():
+  found = tuple(Passage(name, "", "") for name in ("x#0", "d#3", "d#1", "e#2"))
+  example = Example("1", "Where?", ("Paris",), found, meta=dict(gold_ids=["d", "e"]))
+  scores = answer_recall.gold_scores(example, found, 3)
+  ideal = 1 + 1 / math.log2(3)
+  assert scores == dict(recall=0.5, ndcg=pytest.approx(1 / math.log2(3) / ideal), mrr=0.5)
+  assert corpus_audit.holdings([example], found).ids == {"d", "e"}
+  assert questions.marked(example).supporting == (1, 2, 3)
 
 
 def test_a_folder_of_recall_fills_lears_table_three(tmp_path):

@@ -13,6 +13,7 @@ import trec_runs
 from ragrl_jax.cli import trec_run
 from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.retrieval import build_index
+from ragrl_jax.retrieval.documents import Chunks
 from ragrl_jax.retrieval.trec_files import read_qrels, read_queries, read_run, write_run
 from ragrl_jax.structs import Passage
 
@@ -90,6 +91,18 @@ def test_the_command_searches_writes_and_scores(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["ragrl trec", *map(str, over)])
   with pytest.raises(ValueError, match="--run=.*test.tsv: this file is read, too"):
     trec_run.main()
+
+
+@pytest.mark.parametrize(("judged", "ranked"), [("d", ["d", "e"]), ("d#1", ["d#0", "d#1", "e#0"])])
+def test_documents_that_were_cut_are_scored_as_what_is_judged(tmp_path, monkeypatch, judged, ranked):
+  texts = [Passage("d", "", "word other word"), Passage("e", "", "some word")]
+  build_index(texts, "bm25", tmp_path / "index", chunks=Chunks(2), progress=False)
+  (tmp_path / "queries.tsv").write_text("q\tword\n")
+  (tmp_path / "qrels.txt").write_text(f"q 0 {judged} 1\n")
+  paths = {f"--{name.partition('.')[0]}": tmp_path / name for name in ("index", "queries.tsv", "qrels.txt", "run.txt")}
+  monkeypatch.setattr(sys, "argv", ["ragrl trec", *(str(word) for pair in paths.items() for word in pair)])
+  assert trec_run.main() == 0
+  assert sorted(line.split()[2] for line in (tmp_path / "run.txt").read_text().splitlines()) == ranked
 
 
 @pytest.mark.real

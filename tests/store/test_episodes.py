@@ -150,6 +150,15 @@ def test_a_gold_article_is_gold_under_the_ids_of_a_dump():
   assert episodes.gold_ids(bare, episode) == golds
 
 
+def test_a_gold_document_is_gold_in_the_passages_that_were_cut_from_it():
+  cut = tuple(structs.Passage(name, "", "") for name in ("5#12", "15#0", "5#2"))
+  found = structs.Segment(ENVIRONMENT, (), "", query="q", found=cut)
+  example = dataclasses.replace(EXAMPLE, meta=dict(gold_ids=[5, "x"]))
+  episode = structs.Episode((structs.Segment(ENVIRONMENT, (), ""), found, found))
+  golds = episodes.gold_ids(example, episode)
+  assert golds == ["5", "x", "5#12", "5#2"] and searches.wasted_searches(episodes.searched(episode), golds) == 1
+
+
 def test_steps_come_in_order_and_later_ones_can_be_removed(tmp_path):
   assert episodes.steps(tmp_path) == {}
   for step in (10, 9, 1_000_000, 100):
