@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -95,4 +96,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def safe(text: str) -> str:
   """The text with control characters as escapes, so that a corpus cannot move the cursor or change the title."""
-  return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+  return "".join(letter if _is_plain(letter) else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def _is_plain(letter: str) -> bool:
+  """Whether a terminal only shows it: what Python prints, and other scripts' spaces and joiners of letters."""
+  return letter.isprintable() or letter in "\u200c\u200d" or unicodedata.category(letter) == "Zs"

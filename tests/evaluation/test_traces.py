@@ -37,6 +37,11 @@ def test_colours_remove_no_text():
   assert "\033" not in file.getvalue() and "Which river?" in file.getvalue()
 
 
+def test_text_of_other_scripts_is_shown_as_it_is():
+  text = "Qui\u00a0? «\u202fLyon\u202f» می\u200cخواهم क्\u200dष 東京\u3000都"
+  assert traces.safe(text) == text and traces.safe("a\x1b\u202e\u2028b") == r"a\x1b\u202e\u2028b"
+
+
 def test_control_tokens_and_the_failure_of_an_episode_are_shown():
   first, *rest = ROW["segments"]
   row = ROW | {"segments": [first | {"control": [(0, 0, "<|im_start|>")]}, *rest]}
