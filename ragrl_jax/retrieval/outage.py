@@ -15,6 +15,7 @@ from ragrl_jax.retrieval import api
 from ragrl_jax.store import addresses
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # temporary errors; any other status would only be repeated
+REFUSED = frozenset({400, 413, 422})  # one of the queries, or their number or size
 SETTING = "config.retrieval.wait_s"
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 5.0  # between polls during an outage
 
@@ -27,16 +28,20 @@ class Failed(Exception):
     away: there was no server, so that the end of an outage may be waited for.
     again: a retry may succeed.
     busy_s: after how many seconds a busy server wants the next call; such a call counts as no retry.
+    apart: the same queries in smaller calls may succeed.
   """
 
-  def __init__(self, why: str, *, away: bool = False, again: bool = True, busy_s: float | None = None):
+  def __init__(
+    self, why: str, *, away: bool = False, again: bool = True, busy_s: float | None = None, apart: bool = False
+  ):
     super().__init__(why)
-    self.away, self.again, self.busy_s = away, again, busy_s
+    self.away, self.again, self.busy_s, self.apart = away, again, busy_s, apart
 
   @classmethod
   def of_status(cls, status: int, text: str, busy_s: float | None = None) -> Failed:
     """The error of an HTTP status."""
-    return cls(f"status {status}: {text}", away=status >= 500, again=status in RETRY, busy_s=busy_s)
+    what = dict(away=status >= 500, again=status in RETRY, apart=status in REFUSED)
+    return cls(f"status {status}: {text}", busy_s=busy_s, **what)
 
 
 class Calls:
@@ -90,7 +95,8 @@ class Calls:
   def in_batches(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers]) -> api.Answers:
     """The answers of `call(some of the texts, the call's deadline on the clock of time.monotonic())`, for all texts.
 
-    `call` raises Failed.
+    `call` raises Failed. Queries that the server refuses together are asked in halves, so that only those fail that it
+    refuses alone.
 
     Raises:
       RetrievalFailed: no valid answer within retries, deadline and wait; the message names the queries.
@@ -114,12 +120,25 @@ class Calls:
     if result is not None:
       self._outage.over()
       return result
+    if attempt.apart and len(texts) > 1:
+      return self._halves(texts, call)
     some = ", ".join(f"{text!r:.80}" for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
     *before, why = attempt.reasons
     if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
       why += f" (before that: {'; '.join(others)})"
     why = addresses.without_credentials(why)
     raise api.RetrievalFailed(f"no passages for {some} from {self._name} after {attempt.calls} calls: {why}.", texts)
+
+  def _halves(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers]) -> api.Answers:
+    answers, failures = [], []
+    for half in (texts[: len(texts) // 2], texts[len(texts) // 2 :]):
+      try:
+        answers += self._ask(half, call)
+      except api.RetrievalFailed as failure:
+        failures.append(failure)
+    if failures:
+      raise api.RetrievalFailed(str(failures[0]), [query for failure in failures for query in failure.queries])
+    return answers
 
   def _tries(
     self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], attempt: _Tried, give_up: float
@@ -132,7 +151,7 @@ class Calls:
         return call(texts, min(until, time.monotonic() + self._timeout))
       except Failed as error:
         attempt.reasons.append(str(error))
-        attempt.away, again, busy = error.away, error.again, error.busy_s
+        attempt.away, attempt.apart, again, busy = error.away, error.apart, error.again, error.busy_s
       if busy is None:
         retries_left -= 1
       pause = max(backoff * random.uniform(0.5, 1.5), busy or 0.0)
@@ -147,10 +166,11 @@ class Calls:
 
 @dataclasses.dataclass
 class _Tried:
-  """The calls of one search and their errors. `away`: the last call found no server."""
+  """The calls of one search and their errors. `away`, `apart`: those of the last one."""
 
   calls: int = 0
   away: bool = False
+  apart: bool = False
   reasons: list[str] = dataclasses.field(default_factory=list)
 
 

@@ -128,6 +128,16 @@ def test_a_refused_topk_is_reported_at_once(served):
     remote.search(["word1"], 7)
 
 
+def test_only_queries_that_the_server_refuses_alone_fail(served):
+  index, address = served
+  queries = [f"word{i % 4} fact" for i in range(9)]  # more than the server takes at once
+  assert load_index(address).search(queries, 2) == index.search(queries, 2)
+  long = ["word1 " + name * 2000 for name in "xy"]
+  with pytest.raises(api.RetrievalFailed, match="no passages for 'word1 xxx.* after 1 calls: status 413") as failure:
+    load_index(address).search([*queries[:4], long[0], *queries[:2], long[1]], 2)
+  assert failure.value.queries == tuple(long)
+
+
 def test_a_failing_retriever_behind_the_server_has_its_own_status():
   def search(queries, k):
     raise api.RetrievalFailed("the one behind is down", queries)
