@@ -37,6 +37,10 @@ def loop(task):
       messages.append(dict(role="tool", tool_call_id=call["id"], content=found[0]["text"]))
 
 
+def one_call(task):
+  return ask(task, [user(task.question)], tools=TOOLS, parallel_tool_calls=False)["content"]
+
+
 def forgets(task):
   ask(task, [user(task.question)])
   second = ask(task, [user(task.question), dict(role="assistant", content="Something else."), user("Well?")])

@@ -10,6 +10,7 @@ from ragrl_jax import structs
 from ragrl_jax.agents.agent import program as program_lib
 from ragrl_jax.agents.agent import task as task_lib
 from ragrl_jax.agents.agent.session import Reading, Session
+from ragrl_jax.agents.calls.formats import CLOSINGS
 from ragrl_jax.agents.toolbox import tool
 from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
@@ -143,7 +144,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   Raises:
     ValueError: the program or the reward function does not exist.
   """
-  stops = tuple(stop for stop in switches.stops.split("|") if stop)
+  # A request may ask for one call alone, whose closing mark then ends the reply.
+  stops = tuple(dict.fromkeys([*filter(None, switches.stops.split("|")), *CLOSINGS]))
   prompt, parser = Prompt("none", {"none": "{question}"}), Parser(stops)
   kind: Any = switches.reward
   if kind not in KINDS:

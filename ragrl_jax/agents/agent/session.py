@@ -147,11 +147,11 @@ class Session:
         self.ended = "requests"
         message = f"the episode has used all its {self.requests} requests (config.switches.max_requests)."
         raise Refused(400, message, code="too_many_requests")
-      if unknown := [stop for stop in request.stops if stop not in self._reading.stops]:
+      stops = (*request.stops, *request.tools.ends)
+      if unknown := [stop for stop in stops if stop not in self._reading.stops]:
         message = f"stop={unknown[0]!r}: the run's engine does not know it. Add it to config.switches.stops."
         raise Refused(400, message, param="stop")
       record = self._find_record(request)
-      stops = (*request.stops, *(end for end in request.tools.ends if end in self._reading.stops))
       most = request.sampling.max_new_tokens if request.limited else None
       segment = await record.talk.generate(stop=stops, max_new_tokens=most)
       if not segment.ids:
@@ -162,8 +162,7 @@ class Session:
 
   def _as_reply(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
     """The reply as the client sees it. The record then expects this reply in the next request's history."""
-    ends = [end for end in asked.tools.ends if end in self._reading.stops]
-    text = TextStream(self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=ends)
+    text = TextStream(self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends)
     text.feed(segment.ids)
     finish = "length" if segment.stop in ("length", "budget") else "stop"
     stop = text.stop if text.stop in asked.stops else None

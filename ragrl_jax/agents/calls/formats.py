@@ -20,6 +20,7 @@ from ragrl_jax.prompting.chat import Templated
 from ragrl_jax.prompting.tokenizer import Tokenizer
 
 JSON, TAGGED, XML = "json", "tagged", "xml"
+CLOSINGS = ("</tool_call>", "</function>")  # closing marks of a call, in the formats that have one
 _NAME, _KEY, _VALUE = "probe_name", "probe_key", "probe_value"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string"}}}

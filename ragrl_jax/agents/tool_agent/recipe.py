@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from ragrl_jax import structs
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
+from ragrl_jax.agents.calls.formats import CLOSINGS
 from ragrl_jax.agents.calls.turns import ToolTurns, spoken
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox import tool as tool_lib
@@ -21,7 +22,6 @@ from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example, Passage, Segment
 
-STOPS = ("</tool_call>", "</function>")  # closing marks of a call, in the formats that have one
 COUNTS: tuple[str, ...] = ("malformed", "calls", "refused", "failed", "searches")
 INSTRUCTIONS = {
   "paper": (
@@ -189,7 +189,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     ValueError: as in `toolbox_of`.
   """
   toolbox = toolbox_of(switches)
-  prompt, parser = Prompt(switches.instructions, INSTRUCTIONS), Parser(STOPS if switches.max_calls == 1 else ())
+  prompt, parser = Prompt(switches.instructions, INSTRUCTIONS), Parser(CLOSINGS if switches.max_calls == 1 else ())
   made: dict[Any, ToolTurns] = {}  # by tokenizer
 
   def turns_of(tokenizer: Any) -> ToolTurns:
