@@ -26,7 +26,7 @@ def get_config(variant: str = ""):
   if others := [word for word in own if word.startswith("without_") or word == "longbench"]:
     raise ValueError(f"small:{name},{others[0]}: small's questions are your own, and short. Use {name}:{others[0]}.")
   made = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"]
-  config, plain = made(",".join(own)), made("")
+  config, plain = made(",".join(own + ["smoke"] * smoke)), made("")  # a smoke test's judge is no model
   switches, defaults = recipes.get(name, config.preset).switches, recipes.get(name).switches
   free = lambda switch: switch in switches and switches[switch] == defaults[switch]  # the variant does not set it
   config.data.update(train="", evaluate="")
@@ -70,4 +70,6 @@ def get_config(variant: str = ""):
     config.sft.update(batch=32, epochs=1, warmup_share=0.1, environment_weight=0.0)
     config.optimizer.update(learning_rate=5e-5, schedule="cosine", final_share=0.1, warmup_steps=0)
     config.evaluate.every = 0
+    if "dgpo" in own:
+      config.loss.teacher.update(recipes.WARM)
   return config_lib.shrink(config) if smoke else config

@@ -192,6 +192,13 @@ def test_smoke_replaces_the_judges_that_the_page_names():
   assert all(f"`{word}`" in small for pair in replaced.items() for word in pair)
 
 
+def test_small_has_its_recipes_own_smoke_tests_and_warm_starts():
+  for variant in ("veritas:smoke", "when_to_search:smoke", "arena:judge,smoke", "search_r1:dgpo,sft"):
+    own, small = config_lib.load(variant), config_lib.load(f"small:{variant.replace(':', ',')}")
+    assert (small.judge, small.loss.teacher) == (own.judge, own.loss.teacher), variant
+  assert own.loss.teacher.alone and config_lib.load("small:search_r1,dgpo").loss.teacher.kind == "k1"
+
+
 def test_the_authors_updates_of_search_r1():
   """Each of 256 episodes: ten a step for groups of five, two for PPO, which has no groups."""
   for variant, number, entropy in (("repo", 10, 0.001), ("repo,ppo", 2, 0.001), ("", 2, 0.0)):
