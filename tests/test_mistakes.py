@@ -123,6 +123,8 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
      r"'NO_SUCH_KEY' holds no token .config.retrieval.key_variable", playing),
     ({"retrieval.index": "nowhere/index"},
      r"config.retrieval.index='nowhere/index': no index here \(/.* A run's own is looked for beside the run", playing),
+    ({"recipe": "lear", "retrieval.index": "http://a:1"},
+     "config.retrieval.top_k=3 with config.switches.top_k=5: lear searches for the passages of its switch", playing),
     (care | {"judge.kind": "llm"}, "config.judge.model is empty", playing),
     (judge, "config.judge.path is empty", playing), (judge | {"judge.prompt": "none"}, "config.judge.prompt", playing),
     (judge | {"judge.path": "owner/name"}, f"config.judge.path{hub_name}", playing),

@@ -58,6 +58,12 @@ def tools(config: Settings, recipe: Recipe) -> None:
       f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
       "`ragrl index`, or name its folder. A run's own is looked for beside the run, then at its old place."
     )
+  own = recipe.switches.get("top_k")
+  if index and own and own != config.retrieval.top_k:
+    raise ValueError(
+      f"config.retrieval.top_k={config.retrieval.top_k} with config.switches.top_k={own}: {recipe.name} searches for "
+      "the passages of its switch, and scores record the setting. Set both to the same number."
+    )
   if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
