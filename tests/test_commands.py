@@ -103,6 +103,7 @@ def parse(monkeypatch, capsys):
     known = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=known)
     flags.DEFINE_string("workdir", None, "Folder.", flag_values=known)
+    flags.DEFINE_integer("verbosity", -1, "As absl's.", flag_values=known)
     flags.mark_flags_as_required(["config", "workdir"], flag_values=known)
     monkeypatch.setattr(flags, "FLAGS", known)
     monkeypatch.setattr(sys, "argv", ["train.py", *words])
@@ -150,6 +151,13 @@ def test_wrong_flags_are_refused(parse, words, says):
   found, said = parse(*words)
   assert found is None
   assert re.search(says, said), said
+
+
+def test_what_libraries_report_is_printed_only_if_it_is_asked_for(parse):
+  """absl shows it in every command whose flags leave verbosity at its default, such as the modules that faiss tries."""
+  for words, level in (((), -1), (("--verbosity=0",), 0)):
+    parse(CONFIG, "--workdir=x", *words)
+    assert (flags.FLAGS.verbosity, flags.FLAGS["verbosity"].using_default_value) == (level, False)
 
 
 def test_a_config_is_found_by_its_name(parse, monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ folder for `ragrl tables`.
 import json
 import pathlib
 
-from absl import app, flags, logging
+from absl import app, flags
 
 from ragrl_jax.cli import index_flags
 from ragrl_jax.data import readers
@@ -26,7 +26,6 @@ ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions who
 
 def main():
   """Runs `ragrl recall`."""
-  logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   if OUT.value:
     folders.refuse_others(OUT.value, folders.SCORES)
   examples = list(readers.read_examples(DATA.value))

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Sequence
 
 import uvicorn
-from absl import app, flags, logging
+from absl import app, flags
 
 from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
@@ -50,7 +50,6 @@ EXAMPLES = 3  # questions that the page shows
 
 def main(words):
   """Runs `ragrl ask`."""
-  logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):
     evaluate.locate(checkpoint)

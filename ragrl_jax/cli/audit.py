@@ -14,7 +14,7 @@ import os
 import pathlib
 from typing import Any
 
-from absl import app, flags, logging
+from absl import app, flags
 from tqdm import tqdm
 
 from ragrl_jax import retrieval
@@ -37,7 +37,6 @@ TRAIN = flags.DEFINE_multi_string(
 
 def main():
   """Runs `ragrl audit`."""
-  logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   folder = pathlib.Path(INDEX.value) / "corpus"
   if INDEX.value and not retrieval.is_served(INDEX.value) and not pathlib.Path(INDEX.value).exists():
     raise app.UsageError(f"--index={INDEX.value}: no index here. Name a folder of `ragrl index`, or an address.")

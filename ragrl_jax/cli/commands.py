@@ -236,6 +236,8 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
     rest = flags.FLAGS(argv)
   except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError, SyntaxError, ImportError) as error:
     raise flags.Error(_message(error, argv)) from error
+  if flags.FLAGS["verbosity"].using_default_value:
+    flags.FLAGS.verbosity = -1  # warnings: libraries report details, such as what they try to import
   for name in of_configs:
     flag = flags.FLAGS[name]
     if flag.value is not None:

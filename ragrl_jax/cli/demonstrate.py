@@ -13,7 +13,7 @@ four bytes count as a token. config.seed draws the questions.
 
 import asyncio
 
-from absl import flags, logging
+from absl import flags
 from tqdm import tqdm
 
 from ragrl_jax import settings
@@ -29,7 +29,6 @@ EXAMPLES = flags.DEFINE_integer("examples", 0, "Most transcripts to write; 0 wri
 
 def main():
   """Runs `ragrl demonstrate`."""
-  logging.set_verbosity(logging.WARNING)
   config = settings.of(CONFIG.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   maker = demonstrations.Maker(config)

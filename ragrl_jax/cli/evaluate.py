@@ -41,7 +41,6 @@ flags.register_validator(
 
 def main():
   """Runs `ragrl evaluate`."""
-  logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
   folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)  # before a model is loaded

@@ -11,7 +11,7 @@ After a kill, the same command continues where it stopped.
 
 import shlex
 
-from absl import flags, logging
+from absl import flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import search_probe
@@ -35,7 +35,6 @@ flags.register_validator(
 
 def main():
   """Runs `ragrl probe`."""
-  logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
   folders.refuse_others(OUT.value)

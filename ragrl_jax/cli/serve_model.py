@@ -16,7 +16,7 @@ import os
 import pathlib
 import sys
 
-from absl import app, flags, logging
+from absl import app, flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
@@ -57,7 +57,6 @@ DRAIN_S = flags.DEFINE_float(
 
 def main():
   """Runs `ragrl serve-model`."""
-  logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   path_given, key = CHECKPOINT.value, _key()
   checkpoint = evaluate.best(path_given, BEST.value) if BEST.value else path_given

@@ -5,7 +5,7 @@ config.model.path. After a kill, the same command continues from the last checkp
 command on each, with the flags of ragrl train.
 """
 
-from absl import flags, logging
+from absl import flags
 from tqdm import tqdm
 
 from ragrl_jax.cli import commands, host_flags
@@ -19,7 +19,6 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metri
 
 def main():
   """Runs `ragrl sft`."""
-  logging.set_verbosity(logging.WARNING)
   malloc.limit()
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold

@@ -4,7 +4,7 @@ On several hosts, run the same command on each. Use --distributed if JAX can fin
 else --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All hosts must be able to write to OUT.
 """
 
-from absl import app, flags, logging
+from absl import app, flags
 from tqdm import tqdm
 
 from ragrl_jax.cli import commands, host_flags
@@ -27,7 +27,6 @@ def main():
       f"the variant {tuned.pop()!r} of --config has the settings of `ragrl sft`, which fine-tunes. `ragrl train` "
       "learns from rewards: leave it out."
     )
-  logging.set_verbosity(logging.WARNING)
   malloc.limit()
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value)

@@ -14,7 +14,7 @@ import sys
 import time
 
 import jax
-from absl import flags, logging
+from absl import flags
 from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
@@ -56,7 +56,6 @@ RL_COST = 7.0  # seconds of an RL step over seconds of a supervised one; used on
 
 def main():
   """Runs `ragrl quickstart`."""
-  logging.set_verbosity(logging.WARNING)
   malloc.limit()
   compile_cache.keep()
   start, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
