@@ -26,7 +26,12 @@ def get_config(variant: str = ""):
   if others := [word for word in own if word.startswith("without_") or word == "longbench"]:
     raise ValueError(f"small:{name},{others[0]}: small's questions are your own, and short. Use {name}:{others[0]}.")
   made = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"]
-  config, plain = made(",".join(own + ["smoke"] * smoke)), made("")  # a smoke test's judge is no model
+  try:
+    config, plain = made(",".join(own + ["smoke"] * smoke)), made("")  # a smoke test's judge is no model
+  except ValueError as error:
+    raise ValueError(
+      f"small:{variant}: first the recipe ({', '.join(RECIPES)}), then sft, gpu, smoke or its own variants. {error}"
+    ) from None
   switches, defaults = recipes.get(name, config.preset).switches, recipes.get(name).switches
   free = lambda switch: switch in switches and switches[switch] == defaults[switch]  # the variant does not set it
   config.data.update(train="", evaluate="")

@@ -196,6 +196,10 @@ def test_small_has_its_recipes_own_smoke_tests_and_warm_starts():
   for variant in ("veritas:smoke", "when_to_search:smoke", "arena:judge,smoke", "search_r1:dgpo,sft"):
     own, small = config_lib.load(variant), config_lib.load(f"small:{variant.replace(':', ',')}")
     assert (small.judge, small.loss.teacher) == (own.judge, own.loss.teacher), variant
+  with pytest.raises(
+    ValueError, match="small:areena,gpu: first the recipe .arena, care, .*configs/arena.py:areena: use"
+  ):
+    config_lib.load("small:areena,gpu")
   assert own.loss.teacher.alone and config_lib.load("small:search_r1,dgpo").loss.teacher.kind == "k1"
 
 
