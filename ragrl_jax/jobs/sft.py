@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import pathlib
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   digests = contents.of_folders(config) if hosts.is_first() else {}
   digests["recipe.program"] = contents.of_recipe(config.recipe)
   if draws is None:
-    examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
+    examples = list(_rows(config))
     digests["data.train"] = contents.of_questions(examples)
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
     transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
@@ -158,9 +158,15 @@ def planned(config: settings.Settings) -> settings.Settings:
   sft = config.sft
   if not sft.epochs:
     return config
-  count = sum(1 for _ in readers.read_examples(config.data.train, max_examples=config.data.max_examples))
+  count = sum(1 for _ in _rows(config))
   steps = -(-count // sft.batch) * sft.epochs
   return fields.replaced(config, {"steps": steps, "optimizer.warmup_steps": int(sft.warmup_share * steps)})
+
+
+def _rows(config: settings.Settings) -> Iterator[structs.Example]:
+  """The rows of config.data.train."""
+  data = config.data
+  return readers.read_examples(data.train, max_examples=data.max_examples, setting="config.data.train")
 
 
 def tokenised(

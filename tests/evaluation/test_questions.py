@@ -6,9 +6,9 @@ import pytest
 import small_tokenizers
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import recipes, settings
 from ragrl_jax.data import writers
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import questions
 from ragrl_jax.store import episodes
@@ -43,6 +43,8 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
   config.data.evaluate = away
   with pytest.raises(ValueError, match=r"Name a file instead \(config.data.evaluate, which may be empty\)"):
     evaluate.evaluator(config)
+  with pytest.raises(ValueError, match=r"Name a file instead \(config.data.train\)"):
+    sft.planned(settings.of(config_lib.load("arena:sft")))
   with pytest.raises(ValueError, match=r"Name a file instead \(--data\)"):
     questions.testing(config, away, max_examples=0)
 
