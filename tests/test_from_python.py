@@ -12,7 +12,7 @@ import tiny_world
 import ragrl_jax
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings, structs, testing
-from ragrl_jax.jobs import from_python
+from ragrl_jax.jobs import checkpoints, from_python
 from ragrl_jax.report import inline
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.store import episodes, jsonl
@@ -107,10 +107,23 @@ def test_settings_by_keyword():
   assert made.data.evaluate == "" and plain.data.evaluate  # own questions, so no other set of the config is read
   again = from_python._set(plain, {"data.evaluate": "dev"}, None)
   assert again.data.evaluate == "dev" and plain.data.evaluate != "dev" and again.data.train == plain.data.train
+  assert from_python._set(plain, {"model.path": pathlib.Path("out/m")}, None).model.path == "out/m"
   with pytest.raises(ValueError, match="no setting 'rollout.group_sise'; did you mean 'rollout.group_size'"):
     from_python._set("small", {}, {"rollout.group_sise": 3})
   with pytest.raises(ValueError, match="config.rollout.group_size='many': it must be like 8"):
     from_python._set("small", {}, {"rollout.group_size": "many"})
+
+
+def test_one_question_is_asked_and_a_config_is_found_by_its_name(monkeypatch):
+  """Not each of its letters."""
+  asked, stop = [], lambda config, checkpoint: next(iter(()))
+  monkeypatch.setattr(checkpoints, "opened", stop)
+  monkeypatch.setattr(checkpoints.questions_lib, "check_passages", lambda *given: asked.append(given))
+  for questions in ("Who?", ["Who?"], structs.Example("", "Who?", ()), [structs.Example("", "Who?", ())]):
+    with pytest.raises(StopIteration):
+      ragrl_jax.ask("model", questions, config="small:lear")
+    config, recipe, examples, _ = asked.pop()
+    assert [one.question for one in examples] == ["Who?"] and config.recipe == recipe.name == "lear"
 
 
 def test_what_there_is_to_search_chooses_the_config(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import jax
 from flax import nnx
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import settings, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate
@@ -43,18 +45,24 @@ def opened(
   return result
 
 
-def ask(checkpoint: str | pathlib.Path, questions: Iterable[str | structs.Example], *, config=None) -> inline.Answers:
+def ask(
+  checkpoint: str | os.PathLike, questions: Iterable[str | structs.Example] | str | structs.Example, *, config=None
+) -> inline.Answers:
   """Asks each question once, in its own episode; returns [(answer or None, episode)] in order. Decoding is greedy.
 
   Args:
     checkpoint: as in `evaluate`; or a run.
-    questions: texts; or Examples, with passages for a recipe that needs them.
-    config: as in `evaluate`; None: the settings of the checkpoint's run.
+    questions: texts; or Examples, with passages for a recipe that needs them; or one of either.
+    config: settings (`ragrl_jax.Config`), or the name or file of a config as in `--config`; None: those of the
+      checkpoint's run.
 
   Raises:
     ValueError, FileNotFoundError: as in `evaluate`; or a recipe that needs passages got none.
   """
-  examples = [one if isinstance(one, structs.Example) else structs.Example("", one, ()) for one in questions]
+  each = [questions] if isinstance(questions, str | structs.Example) else questions
+  examples = [one if isinstance(one, structs.Example) else structs.Example("", one, ()) for one in each]
+  if isinstance(config, str | os.PathLike):
+    config = config_lib.load(config)
   config = settings.of(evaluate.config_of(checkpoint) if config is None else config)
   # Questions are refused before weights and index are read.
   questions_lib.check_passages(config, prepared_lib.recipe(config), examples, "questions")

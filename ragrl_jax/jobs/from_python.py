@@ -35,10 +35,10 @@ def train(
   config: config_lib.Config | str | os.PathLike = "",
   workdir: str | os.PathLike = "out/run",
   *,
-  model: str = "",
-  questions: str = "",
-  held_out: str = "",
-  corpus: str = "",
+  model: str | os.PathLike = "",
+  questions: str | os.PathLike = "",
+  held_out: str | os.PathLike = "",
+  corpus: str | os.PathLike = "",
   reward: prepared_lib.Reward | None = None,
   steps: int = 0,
   settings: Mapping[str, Any] | None = None,
@@ -108,8 +108,8 @@ def sft(
   config: config_lib.Config | str | os.PathLike = "",
   workdir: str | os.PathLike = "out/sft",
   *,
-  model: str = "",
-  transcripts: str = "",
+  model: str | os.PathLike = "",
+  transcripts: str | os.PathLike = "",
   steps: int = 0,
   settings: Mapping[str, Any] | None = None,
   on_step: OnStep | None = None,
@@ -146,7 +146,7 @@ def tuned(
 
 def evaluate(
   checkpoint: str | os.PathLike | None,
-  questions: str,
+  questions: str | os.PathLike,
   out: str | os.PathLike,
   *,
   config: config_lib.Config | str | os.PathLike | None = None,
@@ -171,7 +171,7 @@ def evaluate(
 
 def probe(
   checkpoint: str | os.PathLike,
-  questions: str,
+  questions: str | os.PathLike,
   out: str | os.PathLike,
   *,
   config: config_lib.Config | str | os.PathLike | None = None,
@@ -193,7 +193,7 @@ def probe(
 def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
   checkpoint = None if checkpoint is None else os.fspath(checkpoint)
   result = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
-  return job(result, checkpoint, questions, out, **how)
+  return job(result, checkpoint, os.fspath(questions), out, **how)
 
 
 def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inline.Comparison:
@@ -251,7 +251,7 @@ def _set(config, values: Mapping[str, Any], more: Mapping[str, Any] | None) -> c
       near = difflib.get_close_matches(name, defaults, n=1)
       raise ValueError(f"there is no setting {name!r}{near and f'; did you mean {near[0]!r}?' or ''} (settings=).")
     try:
-      result.update_from_flattened_dict({name: value})
+      result.update_from_flattened_dict({name: os.fspath(value) if isinstance(value, os.PathLike) else value})
     except TypeError:
       raise ValueError(f"config.{name}={value!r}: it must be like {defaults[name]!r}.") from None
   return result
