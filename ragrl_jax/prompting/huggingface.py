@@ -17,6 +17,7 @@ from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.tokenizer import Tokenizer
+from ragrl_jax.structs import THOUGHT
 
 SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -66,6 +67,12 @@ class HuggingFaceTokenizer(Tokenizer):
     if not chat or (markers == "template" and self._whole.chat_template is None):
       markers = None
     self.markers = markers
+    if thinking == "off" and not self._can_be_silent():
+      raise ValueError(
+        f"config.prompting.thinking='off': the chat template at {folder} does not turn thoughts off, so a model would "
+        "think as it was trained. Set config.prompting.markers='own' (with chat=True), whose turns begin with an empty "
+        "thought, or thinking='default'."
+      )
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
     if (end := self._end_of_turn(added)) is not None and end not in self.eos_ids:
       self.eos_ids += (end,)
@@ -106,12 +113,20 @@ class HuggingFaceTokenizer(Tokenizer):
     closing = self.encode_template(text.rpartition("probe")[2].lstrip())
     return closing[0] if closing and closing[0] in added else None
 
-  def _rendered(self, messages: chat_lib.Messages, opened: bool) -> str:
+  def _rendered(self, messages: chat_lib.Messages, opened: bool, **options: bool) -> str:
     """The messages by the folder's template; "" if it cannot render them (`template` says why)."""
     try:
-      return self._applied(messages, opened)
+      return self._applied(messages, opened, **options)
     except (ValueError, TypeError, jinja2.TemplateError):
       return ""
+
+  def _can_be_silent(self) -> bool:
+    """Whether thinking="off" opens the model's turn with an empty thought, or changes what the template writes."""
+    if self.markers != "template":
+      return self.markers == "own"
+    question = [{"role": "user", "content": "probe"}]
+    on, off = (self._rendered(question, True, enable_thinking=enabled) for enabled in (True, False))
+    return on != off or not off or off.rstrip().endswith(THOUGHT)
 
   def _applied(self, messages: Sequence[Mapping[str, Any]], opened: bool, *, tools: Any = None, **options: bool) -> str:
     text = self._clock + self._whole.get_chat_template(tools=tools)

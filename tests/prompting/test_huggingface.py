@@ -125,6 +125,21 @@ def test_the_published_template_of_qwen3_leaves_thoughts_text(tmp_path):
     assert HuggingFaceTokenizer(folder, thinking=thinking).control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
 
 
+def test_thoughts_that_a_template_cannot_turn_off_are_refused(tmp_path):
+  chatml, qwen3 = small.byte_level(tmp_path / "chatml"), small.published_template("qwen3")
+  question = [{"role": "user", "content": "Who?"}]
+  for folder, how in ((chatml, dict(markers="own")), (small.byte_level(tmp_path / "qwen3", template=qwen3), {})):
+    assert (
+      HuggingFaceTokenizer(folder, thinking="off", **how).template(question, open_turn=True).endswith("</think>\n\n")
+    )
+  for how in ({}, dict(chat=False), dict(chat=False, markers="own")):
+    HuggingFaceTokenizer(chatml, thinking="on", **how)
+    with pytest.raises(
+      ValueError, match="config.prompting.thinking='off': the chat template at .*chatml does not turn"
+    ):
+      HuggingFaceTokenizer(chatml, thinking="off", **how)
+
+
 def test_runs_of_spaces_that_are_added_tokens_are_spaces(gemma):
   tokenizer = HuggingFaceTokenizer(gemma)
   for text in ("a  b", "x\n   - y", "  two", " one", "a\n\n  b    c"):
