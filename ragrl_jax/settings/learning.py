@@ -141,6 +141,19 @@ class Teacher(Section, path="loss.teacher"):
       f"config.loss.teacher.path is empty, but {', '.join(changed)} is set: name the teacher, a model's folder or its "
       "name on the hub, or 'policy'.",
     )
+    needs = {
+      "beta": (self.kind == "jsd", "kind='jsd'"),
+      "tells": (self.itself, "path='policy'"),
+      "final_step": (self.final_coef is not None, "final_coef"),
+      **dict.fromkeys(("model", "key_variable"), (self.remote, "a server's address as path")),
+    }
+    for name in changed:
+      has, need = needs.get(name, (True, ""))
+      yield (
+        has or not self.path,
+        f"config.loss.teacher.{name}={getattr(self, name)!r} with path={self.path!r}, kind={self.kind!r}: it has no "
+        f"effect without {need}. Set that, or leave {name} out.",
+      )
     yield (
       not self.remote or (self.kind == "k1" and bool(self.model)),
       f"config.loss.teacher.path={self.path!r} with kind={self.kind!r}, model={self.model!r}: a server says the "
@@ -306,6 +319,11 @@ class Reward(Section, path="reward"):
       not self.overlong_limit or 1 <= self.overlong_buffer <= self.overlong_limit,
       f"config.reward.overlong_buffer={self.overlong_buffer}: it must lie between 1 and overlong_limit="
       f"{self.overlong_limit}.",
+    )
+    yield (
+      bool(self.overlong_limit) or not self.overlong_buffer,
+      f"config.reward.overlong_buffer={self.overlong_buffer} with config.reward.overlong_limit=0: no length is "
+      "penalised. Set the limit, or the buffer to 0.",
     )
 
 

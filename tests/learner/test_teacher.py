@@ -33,7 +33,7 @@ def other(mesh=None):
 
 
 def made(kind="jsd", mesh=None, alone=False, **how):
-  taught = Teacher(path="elsewhere", kind=kind, beta=0.3, alone=alone)
+  taught = Teacher(path="elsewhere", kind=kind, beta=0.3 if kind == "jsd" else Teacher.beta, alone=alone)
   settings = Settings(logprob_chunk=64, temperature=0.8, teacher=taught, **how)
   return Learner(small.model(mesh=mesh), settings, small.OPTIMIZER, mesh=mesh, teacher=other(mesh))
 
