@@ -400,6 +400,18 @@ def test_a_formula_has_nothing_but_its_operations():
       formula.evaluate(text, get)
 
 
+def test_what_depends_on_a_refused_field_is_refused_with_it(home):
+  """A share of an unknown number of steps is no field without an effect."""
+  for file, field, of in (
+    ("verl_search.sh", "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", "trainer.total_epochs"),
+    ("trl_grpo.yaml", "warmup_ratio", "num_train_epochs"), ("trl_grpo.py", "per_device_train_batch_size", "num_proc"),
+  ):  # fmt: skip
+    (line,) = (one for one in from_config.made_of([str(SCRIPTS / file)]).lines if one.field == field)
+    assert line.verdict == "refused" and line.why.startswith(f"what it means depends on {of}")
+  lines = from_config.made_of([str(SCRIPTS / "trl_grpo.yaml")]).of("refused")
+  assert "max_steps" not in [one.field for one in lines]  # -1: not given
+
+
 def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp_path, monkeypatch, capsys, home):
   def run(*words):
     monkeypatch.setattr(sys, "argv", ["ragrl from-config", *map(str, words)])

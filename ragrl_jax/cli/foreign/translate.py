@@ -160,6 +160,7 @@ class _Work:
     self.calls: dict[str, Callable[..., Any]] = dict(formula.CALLS, given=has, join=_join, layers=_layers)
     self.refused: dict[str, str] = {}
     self.used: dict[str, dict[str, Any]] = {}  # field → our settings that depend on it
+    self.waiting: dict[str, str] = {}  # field → a refused one, without which a setting that depends on it has no value
 
   def get(self, name: str) -> Any:
     """The value of a field, or of a formula of [let]."""
@@ -215,7 +216,8 @@ class _Work:
 
   def _no_value(self, setting: str, text: str, error: Exception) -> None:
     """Refuses the fields of a formula without a value."""
-    if self.read & self.refused.keys():
+    if lacking := self.read & self.refused.keys():
+      self.waiting |= dict.fromkeys(self.read - lacking, min(lacking))
       return
     fields = sorted(self.read & self.script.fields.keys()) or sorted(self.read)
     if any("$" in str(self.of(one)) for one in fields):
@@ -237,6 +239,9 @@ class _Work:
       return Line(field, value, "refused", why=self.refused[field])
     if ours:
       return Line(field, value, "kept" if value in ours.values() else "mapped", ours)
+    unset = not value or (isinstance(value, int | float) and value < 0)  # -1 stands for "not given"
+    if field in self.waiting and not unset:
+      return Line(field, value, "refused", why=f"what it means depends on {self.waiting[field]}, which is refused")
     if field not in self.table["aside"]:
       if field in self.table["refuse"]:
         return Line(field, value, "kept", why="as it is here")
