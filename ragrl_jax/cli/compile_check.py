@@ -61,5 +61,6 @@ def main():
     CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value,
     only=tuple(ONLY.value), index=index,
   )  # fmt: skip
+  summary.refuse_unknown(ONLY.value, report)
   print(json.dumps(report.to_json(), indent=1) if JSON.value else summary.text(report))
   sys.exit(not report.fits)

@@ -109,6 +109,7 @@ def check(
     conversation=compiled.conversation,
     span=span,
     fewest=memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, room),
+    partial=bool(only),
   )
 
 

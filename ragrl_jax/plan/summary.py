@@ -1,6 +1,7 @@
 """The report on a run's programs on TPUs or GPUs: memory, traffic and time, from compilation or by arithmetic."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.learner import flops
@@ -103,6 +104,7 @@ class Report:
     fewest: the fewest hosts on which an engine's weights fit beside the train state; None if no number suffices.
     needed_flops: a chip's share of the learner's operations in a step, without remat's second forward pass.
     conversation: memory of a conversation in the cache.
+    partial: whether only some of the run's programs were compiled. Memory and time of the others are then unknown.
   """
 
   topology: str
@@ -120,6 +122,7 @@ class Report:
   conversation: Conversation
   span: int = 1
   fewest: int | None = 1
+  partial: bool = False
 
   @property
   def chip(self) -> chips.Chip:
@@ -185,18 +188,18 @@ class Report:
     return sum(program.calls * self.seconds(program)[0] for program in self.programs)
 
   def to_json(self) -> dict[str, Any]:
-    """The report as JSON values, with the computed properties."""
+    """The report as JSON values, with the computed properties; without those of a step if the report is partial."""
     result = dataclasses.asdict(self) | dict(
       needed=self.needed,
       capacity=self.chip.hbm,
       fits=self.fits,
-      step_s=self.step_s,
       free=self.free,
       conversations=self.conversations,
       reserved_rows=self.reserved_rows,
-      tokens_per_second=self.tokens / self.step_s if self.step_s else 0.0,
-      mfu=self.mfu,
     )
+    if not self.partial:
+      per_second = self.tokens / self.step_s if self.step_s else 0.0
+      result |= dict(step_s=self.step_s, tokens_per_second=per_second, mfu=self.mfu)
     for row, program in zip(result["programs"], self.programs):
       row["seconds"], row["bound"] = self.seconds(program)
     return result
@@ -207,6 +210,16 @@ class Report:
     learner_programs = [program for program in self.programs if program.name.startswith(LEARNER)]
     seconds = sum(program.calls * self.seconds(program)[0] for program in learner_programs)
     return self.needed_flops / (seconds * self.peak) if seconds else 0.0
+
+
+def refuse_unknown(only: Sequence[str], report: Report) -> None:
+  """Raises a ValueError if --only names a program that the run does not have."""
+  programs = [program.name for program in report.programs]
+  if unknown := [name for name in only if name not in programs]:
+    raise ValueError(
+      f"--only={','.join(only)}: the run has no program {unknown[0]!r}. Names are as in the table without --only, such "
+      "as 'learner: accumulate' or 'engine: decode'."
+    )
 
 
 def text(report: Report) -> str:
@@ -239,8 +252,8 @@ def text(report: Report) -> str:
 
 
 def _speed(report: Report) -> str:
-  if not report.mfu:
-    return "Not all programs of a step were compiled (--only), so its time is unknown."
+  if report.partial:
+    return "Not all programs of a step were compiled (--only): the memory of the others, and its time, are unknown."
   return (
     f"At the roofline a step of {report.tokens} tokens takes {report.step_s:.1f} s: "
     f"{report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}."

@@ -108,5 +108,18 @@ def test_needing_more_memory_than_jax_reserves_is_reported():
     assert (found.fits, *of_memory) == (fits, says, says), gib
 
 
+def test_a_part_of_the_programs_says_nothing_of_a_step():
+  learn = dataclasses.replace((whole := report("h200:8", GIB)).programs[0], name="learner: accumulate")
+  whole = dataclasses.replace(whole, programs=(learn,))
+  part = dataclasses.replace(whole, partial=True)
+  assert "the learner's MFU" in summary.text(whole) and {"step_s", "mfu", "tokens_per_second"} <= whole.to_json().keys()
+  said = summary.text(part)
+  assert "Not all programs of a step were compiled (--only)" in said and "MFU" not in said
+  assert not {"step_s", "mfu", "tokens_per_second"} & part.to_json().keys()
+  summary.refuse_unknown(["learner: accumulate"], part)
+  with pytest.raises(ValueError, match="--only=learner:accumulate: the run has no program 'learner:accumulate'. Names"):
+    summary.refuse_unknown(["learner:accumulate"], part)
+
+
 def test_every_chips_peak_is_known():
   assert all(report(f"{kind}:8", 0).peak > 1e14 for kind in chips.CHIPS)
