@@ -24,6 +24,8 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 # Tags that mark a text or a turn in any folder that calls them special. Source: Llama 2 and Gemma 2 and 3.
 _MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_of_(turn|image|audio))>")
+# Marks that folders do not always call special: DeepSeek's <｜User｜>, and ChatML's in many fine-tuned models.
+_BARS = re.compile(r"<[|｜].+[|｜]>")
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -33,8 +35,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
   There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
   `encode` never returns them: `<|im_end|>` in a corpus is encoded as letters. All other added tokens are text, such as
-  `<think>` and other tags, even those that the folder marks as special. But a special tag that the chat template writes
-  around a user's message is a control token, such as Gemma's `<start_of_turn>`.
+  `<think>` and other tags, even those that the folder marks as special. But what the chat template writes around a
+  user's message is a control token: a special tag, such as Gemma's `<start_of_turn>`, and any `<|…|>`, special or not.
 
   Args:
     folder: contains tokenizer.json, or a SentencePiece tokenizer.model with the files that declare its settings.
@@ -74,7 +76,8 @@ class HuggingFaceTokenizer(Tokenizer):
         "thought, or thinking='default'."
       )
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
-    if (end := self._end_of_turn(added)) is not None and end not in self.eos_ids:
+    marks = self._marks(added)
+    if (end := self._end_of_turn(added, marks)) is not None and end not in self.eos_ids:
       self.eos_ids += (end,)
       name = added[end]["content"]
       declared.say_once(f"{folder}: the role markers end a turn with {name}, which is no EOS there; it ends turns too.")
@@ -87,7 +90,9 @@ class HuggingFaceTokenizer(Tokenizer):
         f"{folder}: EOS id {max(self.eos_ids)}, but the tokenizer knows {self.vocab_size} ids; correct "
         "eos_token_id in generation_config.json, or give the model's own tokenizer."
       )
-    control = self._control(added)
+    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # without lists like additional_special_tokens
+    named = {*self.eos_ids, self.pad_id, *(getattr(self._whole, f"{name}_token_id") for name in names)} - {None}
+    control = named | marks
     self.control = tuple(sorted(added[i]["content"] for i in control if i in added))
     self.control_names = {i: self._whole.convert_ids_to_tokens(i) for i in sorted(control)}
     self._bytes = _all_bytes(self._whole, settings, self.vocab_size, added, control)
@@ -103,11 +108,13 @@ class HuggingFaceTokenizer(Tokenizer):
           "control token, so a document could end a turn. Use a BPE tokenizer."
         )
 
-  def _end_of_turn(self, added: Mapping[int, dict]) -> int | None:
+  def _end_of_turn(self, added: Mapping[int, dict], marks: set[int]) -> int | None:
     """The added token that the role markers write directly after the assistant's text; None if there is none."""
     messages = [dict(role="user", content="A question?"), dict(role="assistant", content="probe")]
     if self.markers == "own":
-      text = chat_lib.own(messages, open_turn=False, known=[a["content"] for a in added.values() if a["special"]])
+      text = chat_lib.own(
+        messages, open_turn=False, known=[added[i]["content"] for i in marks.union(self.eos_ids) & added.keys()]
+      )
     else:
       text = "" if self.markers is None else self._rendered(messages, False)
     closing = self.encode_template(text.rpartition("probe")[2].lstrip())
@@ -134,13 +141,16 @@ class HuggingFaceTokenizer(Tokenizer):
       messages, chat_template=text, tokenize=False, add_generation_prompt=opened, tools=tools, **options
     )
 
-  def _control(self, added: Mapping[int, dict]) -> set[int]:
-    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # without lists like additional_special_tokens
-    named = {*self.eos_ids, self.pad_id, *(getattr(self._whole, f"{name}_token_id") for name in names)} - {None}
-    special = {i: a for i, a in added.items() if a["special"]}
+  def _marks(self, added: Mapping[int, dict]) -> set[int]:
+    """The added tokens that are control tokens by what they look like, and by the folder's template."""
     turn, begin = self._around()
-    is_text = lambda tag: _TAG.fullmatch(tag) and not _MARKS.fullmatch(tag) and tag not in turn
-    return named | {i for i, a in special.items() if not is_text(a["content"]) or begin.startswith(a["content"])}
+
+    def is_mark(text: str, special: bool) -> bool:
+      if special and (not _TAG.fullmatch(text) or _MARKS.fullmatch(text)):
+        return True
+      return (text in turn or begin.startswith(text)) and bool(special or _BARS.fullmatch(text))
+
+    return {i for i, a in added.items() if is_mark(a["content"], a["special"])}
 
   def _around(self) -> tuple[str, str]:
     """What the folder's template writes for a user's message, and what begins the assistant's turn after it."""
