@@ -9,7 +9,9 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ragrl_jax.engine import stops
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import tokenless
 
 TEXT = "The spouse of Danbel is Kormin.\n\n<answer> Tolper's </answer> 12,345 \u6771\u4eac  ok <think>x</think>\n"
 
@@ -98,6 +100,16 @@ def test_a_special_tag_that_the_template_writes_around_a_message_is_no_text(gemm
   # Without the template they are control tokens all the same.
   for other in (HuggingFaceTokenizer(gemma, markers="own"), HuggingFaceTokenizer(gemma, chat=False)):
     assert other.control == tokenizer.control
+
+
+def test_gemmas_image_token_needs_no_row_and_is_never_sampled(tmp_path):
+  folder = small.gemma_like(tmp_path)
+  (whole := theirs(folder)).add_special_tokens({"extra_special_tokens": ["<image_soft_token>"]})
+  whole.save_pretrained(folder)
+  tokenizer, image = HuggingFaceTokenizer(folder), whole.convert_tokens_to_ids("<image_soft_token>")
+  assert tokenizer.vocab_size == image == len(whole) - 1 and image not in tokenizer.encode("<image_soft_token>")
+  stops.Stops(tokenizer, (), rows=image)
+  assert tokenless(tokenizer, image + 8) == ((image, image + 8),)
 
 
 @pytest.mark.parametrize(("user", "begin", "control"), [
