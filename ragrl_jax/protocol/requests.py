@@ -297,10 +297,10 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
     ids = _whole(prompt, served.tokenizer)
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
-    if wrong := next((i for i in ids if not 0 <= i < served.rows), None):
-      raise _bad("prompt", f"the prompt has the token id {wrong}: this model's ids are 0 to {served.rows - 1}.")
   else:
     raise _bad("prompt", PROMPT)
+  if wrong := next((i for i in ids if not 0 <= i < served.rows), None):
+    raise _bad("prompt", f"the prompt has the token id {wrong}: this model's ids are 0 to {served.rows - 1}.")
   if not ids:
     raise _bad("prompt", "the prompt is empty: it must have at least one token.")
   _room(len(ids), served, "prompt")  # at once: further prompts are not tokenized

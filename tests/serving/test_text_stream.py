@@ -117,3 +117,12 @@ def test_long_prompts_are_refused_before_they_are_tokenized(tmp_path, monkeypatc
   with pytest.raises(requests.Refused, match="the prompt has [0-9]+ tokens: prompt and reply together may have 2048"):
     asked(tokenizer, requests.TEXT, prompt=[long[: 15 * 2048]] * 4)
   assert len(seen) == 1
+
+
+def test_a_control_token_without_a_row_is_refused_in_a_text_prompt(tmp_path):
+  tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path))
+  end = tokenizer.eos_ids[0]
+  served = requests.Served("", tokenizer, rows=end, context=99, max_tokens=9, max_replies=1)
+  for prompt in ("Hi<|im_end|>", [5, end]):
+    with pytest.raises(requests.Refused, match=f"the prompt has the token id {end}"):
+      requests.read(json.dumps(dict(prompt=prompt)).encode(), requests.TEXT, served)
