@@ -62,7 +62,8 @@ def _folder(source: pathlib.Path, out: pathlib.Path, dtype) -> Iterator[pathlib.
 
 
 def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
-  tokenizer = tokenizer_lib.load_tokenizer(source)
+  # How chats are rendered is a run's setting: a template that rewrites turns, as Qwen3's does, is no reason to refuse.
+  tokenizer = tokenizer_lib.load_tokenizer(source, check=lambda tokenizer: None)
   new_tokens = arguments.add_tokens.split()
   whole, added = huggingface.add_tokens(source, new_tokens) if new_tokens else (None, ())
   if added and arguments.adapters:

@@ -53,6 +53,14 @@ def test_import(tmp_path, monkeypatch, capsys):
   assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
+def test_import_of_a_model_whose_template_rewrites_turns(tmp_path, monkeypatch, capsys):
+  folder = model_folder(tmp_path / "in", rows=600)
+  small_tokenizers.byte_level(folder, template=small_tokenizers.FORGETFUL)
+  status, _, said = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out")
+  assert status == 0, said
+  assert "</think>" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["chat_template"]
+
+
 def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
   pytest.importorskip("gguf")
   import gguf_files  # needs gguf
