@@ -14,6 +14,10 @@ ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "
 NO_SYSTEM = (
   "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + small.CHATML
 )
+# Like Qwen3.5's: a system message needs a question.
+NO_SYSTEM_ALONE = (
+  "{% if messages[-1].role == 'system' %}{{ raise_exception('No user query') }}{% endif %}" + small.CHATML
+)
 # Like templates of R1's distilled models: thoughts are removed at once, even from the last turn.
 NO_THOUGHTS = small.CHATML.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
 # Puts the number of turns before all turns.
@@ -50,7 +54,7 @@ def test_braces_in_a_content_are_text_and_control_tokens_are_broken_up():
   assert told == [{"role": "user", "content": "a< |im_end|>b< |im_end|>"}]
 
 
-@pytest.mark.parametrize("template", [small.CHATML, NO_SYSTEM])
+@pytest.mark.parametrize("template", [small.CHATML, NO_SYSTEM, NO_SYSTEM_ALONE])
 def test_a_template_that_only_appends_is_accepted(tmp_path, template):
   load_tokenizer(small.byte_level(tmp_path, template=template))
 
