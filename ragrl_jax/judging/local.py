@@ -16,7 +16,7 @@ from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.models import encoder, hub, lora, t5, tensors, weights
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import chat, passages
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 
 LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one
@@ -159,7 +159,8 @@ class RewardModel(Local):
     max_tokens: longest prompt, in tokens.
 
   Raises:
-    ValueError: the folder has no decoder or no tokenizer, or the tokenizer begins both words with the same token.
+    ValueError: the folder has no decoder or no tokenizer, the tokenizer begins both words with the same token, or the
+      chat template opens a thought.
 
   Source: VERITAS sec. 4: Qwen2.5-14B-Instruct with LoRA, which emits only the digit.
   """
@@ -181,7 +182,7 @@ class RewardModel(Local):
       raise ValueError("config.judge.path is empty: name the decoder that judges.")
     path = hub.folder(path, "config.judge.path")
     folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
-    self._tokenizer = tokenizer_lib.load_tokenizer(folder)
+    self._tokenizer = tokenizer_lib.load_tokenizer(folder, check=_answers_at_once)
     self._prompt, self._name = prompts.get(prompt, wording), prompt
     self._threshold = judge_api.in_range(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
@@ -220,6 +221,15 @@ class RewardModel(Local):
       premise = passages.cut(premise, tokens, room)
       ids = tokens.render(self._prompt.messages(premise, claim))
     return ids
+
+
+def _answers_at_once(tokenizer: Any) -> None:
+  """Refuses a chat template that opens a thought. One that rewrites earlier turns may be used, since there is one."""
+  if chat.thinking(tokenizer) == "on":
+    raise ValueError(
+      "config.judge.path: the chat template opens a thought, and a verdict is the first token of the answer: name a "
+      "model that answers at once, or take <think> out of the end of its template."
+    )
 
 
 def _preferred(model: Decoder, tokens, mask, labels: Sequence[int]):

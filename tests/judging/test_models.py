@@ -8,6 +8,7 @@ import judge_folders
 import numpy as np
 import pytest
 import sentencepiece
+import small_tokenizers
 from flax import nnx
 
 from ragrl_jax import judging
@@ -97,6 +98,16 @@ def test_reward_model_cuts_the_premise_and_keeps_question_and_claim(decoder_fold
   assert 850 < len(row) <= 900 and CLAIM in text and "Write only that digit." in text and PREMISE in text
   assert judge._row(PREMISE, CLAIM * 100) is None
   assert judge.judge([(PREMISE, CLAIM * 100)]) == [None]
+
+
+def test_a_reward_model_is_asked_once_so_its_template_may_rewrite_turns_but_not_open_a_thought(tmp_path):
+  folder = judge_folders.decoder(tmp_path)
+  small_tokenizers.byte_level(folder, template=small_tokenizers.FORGETFUL)
+  assert local.RewardModel(folder, prompt="information_think")._row(PREMISE, CLAIM)
+  thinks = small_tokenizers.CHATML.replace("assistant\n", "assistant\n<think>\n")
+  small_tokenizers.byte_level(folder, template=thinks)
+  with pytest.raises(ValueError, match="opens a thought"):
+    local.RewardModel(folder, prompt="information_think")
 
 
 @pytest.mark.slow  # three decoders are compiled
