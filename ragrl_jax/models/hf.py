@@ -145,7 +145,9 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
   for key, layout in (("rope_parameters", new), ("rope_scaling", old)):
     if not isinstance(layout, dict):
       raise ValueError(f"{where}: {key} is {layout!r}: it must be an object or null.")
-  thetas = {number(layout, "rope_theta", where) for layout in (new, values) if layout.get("rope_theta") is not None}
+  thetas = {
+    number(layout, "rope_theta", where) for layout in (new, old, values) if layout.get("rope_theta") is not None
+  }
   if not thetas:
     raise ValueError(
       f"{where}: no rope_theta, neither at the top nor in rope_parameters. A guess would change every position: add it "
@@ -161,7 +163,7 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
   ]
   if len(conflicting) == 2 and conflicting[0] != conflicting[1]:
     raise ValueError(f"{where}: rope_parameters and rope_scaling disagree: keep the right one.")
-  settings = new if len(new) > 1 else old
+  settings = new or old
   kind = settings.get("rope_type", settings.get("type", "default"))
   if settings.get("type", kind) != kind:
     raise ValueError(f"{where}: rope scaling has rope_type {kind!r} and type {settings['type']!r}: keep the right one.")

@@ -239,6 +239,8 @@ def test_unsupported_configs_are_refused():
     (dict(model_type=None), "model_type is missing"), (dict(rope_theta=None), "no rope_theta"),
     (dict(hidden_size=None), "hidden_size is missing"),
     (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
+    (dict(rope_scaling=dict(type="linear", factor=2.0, rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
+    (dict(rope_parameters=dict(rope_type="yarn")), "rope_type 'yarn'"),
     (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
     (two, "rope_parameters and rope_scaling disagree"),
     (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
