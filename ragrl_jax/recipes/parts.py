@@ -47,11 +47,14 @@ class SectionParser(Parser):
     mark = structs.THOUGHT if "think" in self.sections else "think>"
     return text if name == "think" or mark not in text else spoken(text).lstrip()
 
+  def begin(self, text: str, reply: str) -> int:
+    """Where this `reply` begins in the text."""
+    return 0 if reply == text else text.index(reply, max(0, text.rfind(structs.THOUGHT)))
+
   def pair(self, text: str, name: str) -> tags.Pair | None:
     """The first complete section of this name in the `reply`."""
     reply = self.reply(text, name)
-    result = self._pair(reply, name)
-    before = 0 if reply == text else text.index(reply, max(0, text.rfind(structs.THOUGHT)))
+    result, before = self._pair(reply, name), self.begin(text, reply)
     return result and dataclasses.replace(result, start=result.start + before, end=result.end + before)
 
   def _pair(self, text: str, name: str) -> tags.Pair | None:

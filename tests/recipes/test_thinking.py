@@ -18,6 +18,7 @@ REPLIES = {
   ("when_to_search", "exact"): [f"<reflect> I know. </reflect>{RIGHT}"],
   ("care", "no_retrieval"): ["Answer: Ann Lee"], ("care", "original"): ["Ann Lee"],
   ("arena", "paper"): [SECTIONS], ("arena", "naive"): [RIGHT], ("arena", "direct"): [RIGHT],
+  ("lear", "thoughts"): ["Ann Lee leads Oslo.", " Ann Lee </answer>"],
   ("lear", "answers_f"): [REASONED], ("lear", "paper"): [REASONED, " Ann Lee </answer>", " Ann Lee </answer>"],
   ("untrained", "paper"): [RIGHT], ("untrained", "closed_book"): [RIGHT], ("untrained", "self_ask"): [RIGHT],
 }  # fmt: skip
@@ -68,6 +69,17 @@ def test_a_thought_that_the_model_opens_is_its_own_in_formats_without_one(key):
   recipe, episode, _ = played(*key, [f"<think>\n{MUSES}\n</think>\n\n{first}", *rest])
   assert recipe.outcome(EXAMPLE, episode) == 1.0
   assert recipe.score(EXAMPLE, episode).get("format", 1.0) == 1.0
+
+
+@pytest.mark.parametrize(("preset", "said", "length"), [
+  ("paper", REASONED, 0), ("inference", REASONED, 0), ("thoughts", REASONED, 0),  # the budget ends the thought
+  ("paper", f"{MUSES}</think>\n\n{REASONED}", 19), ("thoughts", f"{MUSES}</think>\n\nAnn Lee leads Oslo.", 19),
+])  # fmt: skip
+def test_lears_evidence_is_outside_of_the_thought(preset, said, length, opened):
+  recipe, episode, _ = played("lear", preset, [said, *[" Ann Lee </answer>"] * 2])
+  assert recipe.outcome(EXAMPLE, episode) == (length > 0) and episode.facts["evidence_tokens"] == length
+  assert recipe.evidence(EXAMPLE, episode) == "Ann Lee leads Oslo." * (length > 0)
+  assert recipe.score(EXAMPLE, episode)["answer"] == (length > 0)
 
 
 def test_in_a_format_with_thoughts_an_open_one_still_acts():

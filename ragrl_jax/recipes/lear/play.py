@@ -43,30 +43,44 @@ class Span:
 
 def find_span(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> Span | None:
   """The first complete section of this name among the ids; None if there is none."""
-  pieces = [tokenizer.token_bytes(token) for token in ids]
-  ends = list(itertools.accumulate(map(len, pieces)))
-  starts = [0, *ends[:-1]]
-  text = b"".join(pieces).decode("latin-1")  # one letter per byte: tags are ASCII, positions are the tokens'
+  text, ends = _letters(tokenizer, ids)
   pair = parser.pair(text, name)
   if pair is None:
     return None
-  end = bisect.bisect_left(ends, pair.end)
-  end += ends[end] == pair.end  # a following EOS has no bytes and is left out
-  rest = _text(text[ends[end - 1] if end else 0 : pair.end])
-  first = min(bisect.bisect_left(starts, pair.start), end)  # at the end: one or two tokens contain the whole section
-  lead = _text(text[pair.start : starts[first] if first < end else pair.end])
+  inner = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
+  start = pair.start + len(f"<{name}>") + len(inner) - len(inner.lstrip())
+  return _span(text, ends, slice(pair.start, pair.end), slice(start, start + len(inner.strip())))
+
+
+def whole_span(tokenizer: Any, ids: Sequence[int], parser: Parser) -> Span | None:
+  """The span of all ids, without the model's thought and EOS, as the body of an <extract> section; None if empty."""
+  text, ends = _letters(tokenizer, ids)
+  reply = parser.reply(text, "extract")
+  start = parser.begin(text, reply)
+  if not reply.strip():
+    return None
+  whole = slice(start, start + len(reply))
+  span = _span(text, ends, whole, whole)
+  return dataclasses.replace(span, lead=f"<extract>{span.lead}", tail=f"{span.tail}</extract>")
+
+
+def _letters(tokenizer: Any, ids: Sequence[int]) -> tuple[str, list[int]]:
+  """(text of the ids with one letter per byte, where each id ends in it). Tags are ASCII, positions are the tokens'."""
+  pieces = [tokenizer.token_bytes(token) for token in ids]
+  return b"".join(pieces).decode("latin-1"), list(itertools.accumulate(map(len, pieces)))
+
+
+def _span(text: str, ends: list[int], whole: slice, body: slice) -> Span:
+  """The span of text[whole], a section, whose body is text[body]."""
+  starts = [0, *ends[:-1]]
+  end = bisect.bisect_left(ends, whole.stop)
+  end += ends[end] == whole.stop  # a following EOS has no bytes and is left out
+  rest = _text(text[ends[end - 1] if end else 0 : whole.stop])
+  first = min(bisect.bisect_left(starts, whole.start), end)  # at the end: one or two tokens contain the whole section
+  lead = _text(text[whole.start : starts[first] if first < end else whole.stop])
   tail = rest if first < end else ""
-  body = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
-  start = pair.start + len(f"<{name}>") + len(body) - len(body.lstrip())
-  stop = start + len(body.strip())
-  count = bisect.bisect_left(starts, stop) - bisect.bisect_right(ends, start) if stop > start else 0
+  count = bisect.bisect_left(starts, body.stop) - bisect.bisect_right(ends, body.start) if body.stop > body.start else 0
   return Span(count, end, rest, lead=lead, first=first, tail=tail)
-
-
-def whole_span(tokenizer: Any, ids: Sequence[int]) -> Span:
-  """The span of all ids, without EOS at the end, as the body of an <extract> section."""
-  end = max((number for number, token in enumerate(ids, 1) if tokenizer.token_bytes(token)), default=0)
-  return Span(end, end, "", lead="<extract>", first=0, tail="</extract>")
 
 
 def cut_span(tokenizer: Any, span: Span, body: str, words: int) -> Span:
@@ -103,10 +117,11 @@ def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
       facts["retrieved"] = [(passage.title, passage.text) for passage in example.passages]
     conversation = policy.start(prompt.messages(example))
     turn = await parser.say(conversation, ends)
-    find = lambda name: find_span(policy.tokenizer, turn.ids, parser, name) if name in parser.sections else None
-    found = {name: find(name) for name in ("reason", "extract")}
-    if not parser.sections:
-      found["extract"] = whole_span(policy.tokenizer, turn.ids)
+    # A thought that was cut off has no closing tag among its ids, so its text tells that nothing in it is a section.
+    find = lambda name: find_span(policy.tokenizer, turn.ids, parser, name) if parser.pair(turn.text, name) else None
+    found = {name: find(name) if name in parser.sections else None for name in ("reason", "extract")}
+    if not parser.sections and parser.written(turn.text):
+      found["extract"] = whole_span(policy.tokenizer, turn.ids, parser)
     if max_evidence_words and (extract := found["extract"]):
       found["extract"] = cut_span(policy.tokenizer, extract, parser.written(turn.text), max_evidence_words)
     facts["passage_tokens"] = count(policy.tokenizer, prompt.context(example))

@@ -54,7 +54,7 @@ class Reward:
     if letter == "f":
       return self.parser.answer(text) or ""
     section, fact = PROBES[letter]
-    absent = self.parser.pair(text, section) is None if self.parser.sections else not text.strip()
+    absent = self.parser.pair(text, section) is None if self.parser.sections else not self.parser.written(text)
     return "" if absent else episode.facts.get(fact)
 
   def _length(self, episode: Episode) -> float | None:
