@@ -120,7 +120,8 @@ class Reward:
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks that earn format and retrieval without evidence, and whether the episode uses each; see README.md.
 
-    `short_quote`: a quote of the context has fewer than GUARDED_WORDS words, or begins or ends inside a word.
+    `short_quote`: a quote of the context has fewer than GUARDED_WORDS words, or begins or ends inside a word; with
+    "repo", which pays more than quotes of the context, any quote of so few words.
     `bulk_quote`: the quotes contain more than GUARDED_SHARE of the context's words. `stray_tag`: a retrieval tag is
     part of no quote. `quote_outside`: a quote is outside the first block of thinking. `unanswered`: the answer shares
     no word with the golds.
@@ -130,10 +131,10 @@ class Reward:
     distinct = dict.fromkeys(all_quotes)
     thought_quotes = self.parser.quotes(self.parser.thinking(text))
     quoted, context = sum(map(quotes.words, distinct)), sum(map(quotes.words, shown))
+    cut = lambda quote: quotes.exact(quote, shown) and not quotes.whole_words(quote, shown, GUARDED_WORDS)
+    near = lambda quote: self.switches.retrieval == "repo" and quotes.words(quote) < GUARDED_WORDS
     return dict(
-      short_quote=any(
-        quotes.exact(quote, shown) and not quotes.whole_words(quote, shown, GUARDED_WORDS) for quote in distinct
-      ),
+      short_quote=any(cut(quote) or near(quote) for quote in distinct),
       bulk_quote=quoted > GUARDED_SHARE * context,
       stray_tag=self.parser.strays(text),
       quote_outside=len(all_quotes) > len(thought_quotes),
