@@ -82,6 +82,13 @@ def test_lears_evidence_is_outside_of_the_thought(preset, said, length, opened):
   assert recipe.score(EXAMPLE, episode)["answer"] == (length > 0)
 
 
+def test_lears_answer_from_the_evidence_is_no_thought(opened):
+  said = [f"{MUSES}</think>\n\n{REASONED}", *[" Ann Lee </answer>"] * 2]
+  _, tape = scripted.play(recipes.get("lear"), EXAMPLE, said)
+  _, (kind, from_evidence) = (event for event in tape if event[0] == "start")
+  assert from_evidence.endswith("\n\n</think>\n\n<extract>Ann Lee leads Oslo.</extract>\n<answer>")
+
+
 def test_in_a_format_with_thoughts_an_open_one_still_acts():
   """As in Search-R1's code: base models forget the closing tag."""
   _, _, searched = played("search_r1", "paper", [f"<think> I need it. {SEARCH}", RIGHT])

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ragrl_jax import structs
 from ragrl_jax.recipes.lear.prompt import END, EXTRACTED, Parser, Prompt
 from ragrl_jax.structs import Conversation, Episode, Example, Policy, Segment, Tools
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
   from ragrl_jax.recipes.lear.recipe import Switches
 
 ASK = "\n<answer>"
+CLOSE = f"\n{structs.THOUGHT}\n\n"  # ends a thought that the chat template opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,9 +133,9 @@ def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
     if found["reason"] is not None and "r" in answers:
       probes["reason_answer"] = without_evidence(conversation, policy, turn, found["reason"])
     if found["extract"] is not None and "e" in answers:
-      probes["extract_answer"] = from_evidence(
-        policy, prompt.messages(dataclasses.replace(example, passages=())), turn, found["extract"]
-      )
+      messages = prompt.messages(dataclasses.replace(example, passages=()))
+      lead = CLOSE * structs.opened(conversation.segments[:1])
+      probes["extract_answer"] = from_evidence(policy, messages, turn, found["extract"], lead=lead)
     told = await asyncio.gather(
       *(probe.generate(stop=(END,), max_new_tokens=probe_tokens, greedy=True) for probe in probes.values())
     )
@@ -160,13 +162,18 @@ def without_evidence(conversation: Conversation, policy: Policy, turn: Segment, 
   return policy.start(prefix + tuple(policy.tokenizer.encode(reason.rest + ASK)))
 
 
-def from_evidence(policy: Policy, messages: list[dict[str, str]], turn: Segment, extract: Span) -> Conversation:
-  """A conversation that begins with the question without passages and the sampled tokens of the evidence."""
+def from_evidence(
+  policy: Policy, messages: list[dict[str, str]], turn: Segment, extract: Span, *, lead: str
+) -> Conversation:
+  """A conversation that begins with the question without passages and the sampled tokens of the evidence.
+
+  lead: text between them: CLOSE if the chat template opens a thought, since the evidence is none.
+  """
   tokenizer = policy.tokenizer
   return policy.start(
     (
       *tokenizer.render(messages),
-      *tokenizer.encode(extract.lead),
+      *tokenizer.encode(lead + extract.lead),
       *turn.ids[extract.first : extract.end],
       *tokenizer.encode(extract.tail + ASK),
     )
