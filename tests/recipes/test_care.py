@@ -97,6 +97,7 @@ def test_quotes(quotes, strict, share):
 def test_what_only_the_authors_code_rewards():
   assert scored(said("Where does the {tower} stand?"), repo)[0]["retrieval"] == 1.0  # the question
   assert scored(said("The Eiffel Tower stands in Paris."), repo)[0]["retrieval"] == 0.5  # a line ends inside it
+  assert scored(said("\u200b"), repo)[0]["retrieval"] == 0.0  # a quote of signs that are not seen
   assert scored("", repo)[0]["retrieval"] == 0.2 and scored(said(""), repo)[0]["retrieval"] == 0.2
 
 

@@ -106,7 +106,8 @@ class Reward:
       if not cited:
         return SILENCE
       context, cited = forms.typed(self.prompt.messages(example)[-1]["content"]), list(map(forms.typed, cited))
-      return sum(1.0 if quote in context else 0.5 * quotes.soft(quote, context) for quote in cited) / len(cited)
+      near = lambda quote: 1.0 if quote and quote in context else 0.5 * quotes.soft(quote, context)
+      return sum(map(near, cited)) / len(cited)
     context = self.prompt.context(example)
     real = [self._stands(quote, context) for quote in cited]
     if not cited:
