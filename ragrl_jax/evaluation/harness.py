@@ -41,10 +41,10 @@ Play = Callable[[Sequence[Sequence[collect.Request]], int], Generator[structs.Ep
 
 
 def answer(recipe, episode: structs.Episode) -> str | None:
-  """The last answer that the model wrote, or None. Each turn is parsed separately."""
+  """The last answer that the model wrote, or None. Each turn is parsed separately, with the tags of its thought."""
   if "answer" in episode.facts:  # another generator answered from the policy's evidence
     return episode.facts["answer"]
-  for segment in reversed(episode.segments):
+  for segment in reversed(structs.tagged(episode.segments)):
     if segment.owner == structs.MODEL:
       result = recipe.parser.answer(segment.text)
       if result is not None:

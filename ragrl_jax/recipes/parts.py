@@ -174,6 +174,11 @@ async def say(talk: Conversation, stop: Sequence[str], *, every: bool = False) -
   prefix = structs.THINK * structs.opened(talk.segments)
   outside = lambda turn: (prefix + turn).rfind(structs.THINK) <= (prefix + turn).rfind(structs.THOUGHT)
   turn = await talk.generate(stop=stop, ends=outside) if prefix or every else await talk.generate(stop=stop)
+  return tagged(talk, turn)
+
+
+def tagged(talk: Conversation, turn: Segment) -> Segment:
+  """The conversation's newest turn, as recipes read it (`structs.tagged`)."""
   # Without room for a token, the turn is not among the segments.
   return structs.tagged(talk.segments)[-1] if talk.segments[-1] is turn else turn
 

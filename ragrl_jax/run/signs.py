@@ -11,7 +11,7 @@ from itertools import compress
 from ragrl_jax.core.metrics import thought
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.store.episodes import pieces
-from ragrl_jax.structs import MODEL, Episode
+from ragrl_jax.structs import MODEL, Episode, tagged
 
 THOUGHT = thought.KINDS.index("thought")
 _OPENED = re.compile(r"<[A-Za-z_][\w-]*>\s*$")  # a chat template may open the thought at the prompt's end
@@ -45,11 +45,13 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   thoughts, broken, count, answers = [], False, Counter(), [episode.facts.get("answer")]
   surprise: dict[str, float] = defaultdict(float)
   for segments in episode.conversations:
-    for segment, after in zip(segments, (*segments[1:], None)):
+    for segment, read, after in zip(segments, tagged(segments), (*segments[1:], None)):
       if segment.owner != MODEL:
         continue
-      answers.append(parser.answer(segment.text))
-      kind = thought.kinds(segment.text, after and after.query, answers[-1]).tobytes()
+      answers.append(parser.answer(read.text))
+      at = read.text.index(segment.text)
+      kinds = thought.kinds(read.text, after and after.query, answers[-1])[at : at + len(segment.text)]
+      kind = kinds.tobytes()
       thoughts.append("".join(compress(segment.text, map(THOUGHT.__eq__, kind))))
       end = 0
       for piece, logprob in zip(pieces(tokenizer, segment.ids), segment.logprobs):

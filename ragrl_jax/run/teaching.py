@@ -202,7 +202,7 @@ def check_prompts(config: Settings, examples: Sequence[structs.Example]) -> None
 def _chosen(episode: structs.Episode, tokens: str, parser, tokenizer) -> list[np.ndarray]:
   """Whether each token of each model segment is one of these (config.loss.teacher.tokens)."""
   masks, queries = [], []
-  for segment in reversed(episode.segments):
+  for segment in reversed(structs.tagged(episode.segments)):
     if segment.owner == structs.ENVIRONMENT:
       queries += [segment.query] if segment.query else []
       continue

@@ -3,6 +3,9 @@
 import pytest
 
 from ragrl_jax import recipes, structs
+from ragrl_jax.evaluation import harness
+from ragrl_jax.recipes.released.agents import AGENTS
+from ragrl_jax.recipes.released.recipe import NOTHING
 from ragrl_jax.structs import MODEL, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -20,6 +23,7 @@ REPLIES = {
   ("arena", "paper"): [SECTIONS], ("arena", "naive"): [RIGHT], ("arena", "direct"): [RIGHT],
   ("lear", "thoughts"): ["Ann Lee leads Oslo.", " Ann Lee </answer>"],
   ("lear", "answers_f"): [REASONED], ("lear", "paper"): [REASONED, " Ann Lee </answer>", " Ann Lee </answer>"],
+  ("tool_agent", "paper"): [RIGHT],
   ("untrained", "paper"): [RIGHT], ("untrained", "closed_book"): [RIGHT], ("untrained", "self_ask"): [RIGHT],
 }  # fmt: skip
 # Of these formats `<think>` is a part, so that only a thought which the template opened is the model's own.
@@ -47,6 +51,7 @@ def test_only_what_follows_the_thought_counts(key, opened):
   first, *rest = REPLIES[key]
   recipe, episode, searched = played(*key, [f"{MUSES}\n</think>\n\n{first}", *rest])
   assert recipe.outcome(EXAMPLE, episode) == 1.0 and ("search", "Bob") not in searched
+  assert harness.answer(recipe, episode) == "Ann Lee"
   terms = recipe.score(EXAMPLE, episode)
   said = [segment.text for segment in episode.segments if segment.owner == MODEL]
   assert terms.get("answer", 1.0) == 1.0 and said[0].startswith("Perhaps")  # the record has no tag
@@ -54,6 +59,7 @@ def test_only_what_follows_the_thought_counts(key, opened):
     assert not recipe.unearned(EXAMPLE, episode)["unthought"]
   _, episode, searched = played(*key, [MUSES, *[""] * 9])  # the budget ends the thought
   assert recipe.outcome(EXAMPLE, episode) == 0.0 and ("search", "Bob") not in searched
+  assert harness.answer(recipe, episode) is None
 
 
 @pytest.mark.parametrize("key", [key for key in REPLIES if key[0] in ("arena", "lear", "care")], ids="-".join)
@@ -87,6 +93,12 @@ def test_lears_answer_from_the_evidence_is_no_thought(opened):
   _, tape = scripted.play(recipes.get("lear"), EXAMPLE, said)
   _, (kind, from_evidence) = (event for event in tape if event[0] == "start")
   assert from_evidence.endswith("\n\n</think>\n\n<extract>Ann Lee leads Oslo.</extract>\n<answer>")
+
+
+def test_a_digest_is_no_thought(opened):
+  query, answer = "<|begin_search_query|>Oslo<|end_search_query|>", "\\boxed{Ann Lee}"
+  _, episode, _ = played("released", "search_o1", [query, f"{MUSES} Documents", answer])
+  assert [s.text for s in episode.segments if s.query] == [AGENTS["search_o1"].block(NOTHING)]
 
 
 def test_in_a_format_with_thoughts_an_open_one_still_acts():

@@ -1,5 +1,7 @@
 """Which tokens a teacher scores, how much they weigh, and which models may teach."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scripted_server import continuation, serving
@@ -19,10 +21,12 @@ ASKED = "<think> Ann? Or who. </think><search> who </search>"
 RESULTS = '\n\n<information>Doc 1(Title: "T") Ann.</information>\n\n'
 
 
-def taught(answer="Ann", step=1, steps=10, **how):
+def taught(answer="Ann", step=1, steps=10, opening="", asked=ASKED, **how):
   """The text of the taught tokens, and their weight."""
-  turns = [(MODEL, ASKED), (ENVIRONMENT, RESULTS), (MODEL, f"<answer> {answer} </answer>")]
+  turns = [(MODEL, asked), (ENVIRONMENT, RESULTS), (MODEL, f"<answer> {answer} </answer>")]
   episode = Episode.from_text(RECIPE, EXAMPLE, turns)
+  prompt = dataclasses.replace(episode.segments[0], text=episode.segments[0].text + opening)
+  episode = dataclasses.replace(episode, segments=(prompt, *episode.segments[1:]))
   config = config_lib.default_config()
   config.steps = steps
   config.loss.teacher.update(dict(path="x", **how))
@@ -35,6 +39,8 @@ def taught(answer="Ann", step=1, steps=10, **how):
 def test_the_tokens_that_are_taught():
   assert taught()[0] == f"{ASKED}<answer> Ann </answer>"
   assert [taught(tokens=kind)[0] for kind in ("queries", "answers")] == ["who", "Ann"]  # "who" of the search only
+  muses = "<answer> Bob </answer>?</think><search> who </search>"  # in a thought that the chat template opened
+  assert taught(tokens="answers", opening="<think>\n", asked=muses)[0] == "Ann"
   assert taught(tokens="thought")[0] == ASKED.replace(" who </search>", "  </search>") + "<answer>  </answer>"
 
 

@@ -58,6 +58,8 @@ def test_a_thought_that_the_prompt_opens_is_not_broken():
   assert of(episode)[0]["broken_tags"] == 1
   prompt = dataclasses.replace(episode.segments[0], text=episode.segments[0].text + "<think>\n")
   assert of(dataclasses.replace(episode, segments=(prompt, *episode.segments[1:])))[0]["broken_tags"] == 0
+  cut_off = (prompt, *played((MODEL, "perhaps <answer>c</answer>")).segments[1:])
+  assert of(dataclasses.replace(episode, segments=cut_off))[0]["answered"] == 0
 
 
 def test_signs_are_metrics_and_stand_in_the_log(tmp_path):

@@ -105,7 +105,7 @@ def make_play(
       reply = await conversation.generate(stop=stop)
       calls, wrong = _read(turns, reply, 1 if turns.single else switches.max_calls)
       if not calls and not wrong:
-        answer = parser.answer(reply.text)
+        answer = parser.answer(parts.tagged(conversation, reply).text)
         why = None if answer is None else "answer"
         break
       counts["malformed"] += bool(wrong)
