@@ -137,6 +137,8 @@ def test_a_reading_sees_the_reasoning_and_falls_silent():
   asked = [event[1] for event in tape if event[0] == "start"][1]
   assert "Query: a\n" in asked and "Question: Who leads Norsk\n...\n" not in asked and SHOWN["heads"] in asked
   assert NOTHING in episode.turns[1].text
+  _, episode, _ = play("search_o1", [begun, "<think> final information: x", "\\boxed{b}"], [FOUND])  # cut off
+  assert NOTHING in episode.turns[1].text
   steps = "Question: q\n1\n2 <|begin_search_query|>\n3\n4\n5\n6\n7\n8"
   assert shortened(steps, AGENTS["search_o1"]) == ("Question: q\n...\n2 <|begin_search_query|>\n...\n5\n6\n7\n8")
 

@@ -97,7 +97,7 @@ def test_lears_answer_from_the_evidence_is_no_thought(opened):
 
 def test_a_digest_is_no_thought(opened):
   query, answer = "<|begin_search_query|>Oslo<|end_search_query|>", "\\boxed{Ann Lee}"
-  _, episode, _ = played("released", "search_o1", [query, f"{MUSES} Documents", answer])
+  _, episode, _ = played("released", "search_o1", [query, MUSES, answer])
   assert [s.text for s in episode.segments if s.query] == [AGENTS["search_o1"].block(NOTHING)]
 
 

@@ -190,6 +190,8 @@ def test_thoughts_of_a_reasoning_model_are_no_verdict():
   _, episode, asked, _ = play("sure", [thought + text for text in script], [[FILM]])
   assert episode.facts == dict(answer="Ann Lee", candidates=["Bob", "Ann Lee"], points=[0.0, 2.0])
   assert not any("Eve" in text for text in asked)
+  _, episode, _, _ = play("sure", ["<think> <answer> Eve </answer> or <answer> Bob </answer>?"], [[FILM]])
+  assert episode.facts == dict(answer=None, candidates=[])  # the thought was cut off
 
 
 def test_sure_reads_given_passages_and_short_ones_and_needs_two_candidates():

@@ -125,7 +125,7 @@ async def digest(policy: Policy, how: wording.Wording, reasoning: str, query: st
   """(the model's digest of the documents, number of its tokens)."""
   conversation = policy.start(how.messages(reasoning=reasoning, query=query, documents=documents))
   turn = await conversation.generate()
-  text = parts.tagged(conversation, turn).text.rpartition("</think>")[2]
+  text = parts.spoken(parts.tagged(conversation, turn).text)
   conversation.end()
   return passages.neutral(_MARK.split(text)[-1].strip()) or NOTHING, len(turn.ids)
 

@@ -31,7 +31,7 @@ async def ask(policy: Policy, text: str) -> Episode:
 
 def spoken(reply: Episode) -> str:
   """The model's text, without its thoughts and without result blocks that it wrote itself."""
-  return own(reply.model_text.rpartition("</think>")[2])
+  return own(parts.spoken(reply.model_text))
 
 
 async def ask_about_documents(
