@@ -30,18 +30,22 @@ def test_which_transcripts_are_kept(tmp_path):
       "Where is it?": REPLY,
       "Where is thoughtful?": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
       "Where is tagged?": REPLY + REPLY,
+      "Where is unended?": f"<think> Perhaps {REPLY}",  # the limit of tokens ended the thought
       # A heading, a fence and remarks around the sections are no reason to drop a right answer.
       "Where is fenced?": f"## Solution\n```xml\n{FENCED}\n```\nI hope it helps.",
       "Where is wrong?": REPLY.replace(">Paris", ">x"),
       "Where is gone?": ToolFailed("x"),
     }
   )
-  asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "gone", "fenced")), named("bare", passages=())]
+  asked = [
+    *map(named, ("it", "thoughtful", "wrong", "tagged", "unended", "gone", "fenced")),
+    named("bare", passages=()),
+  ]
   kept, counts = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
   assert [example.id for example, _ in kept] == ["it", "thoughtful", "fenced"]
   assert kept[2][1] == [("model", REPLY.replace("</extract>", "</extract>\n"))]
-  assert counts == {"kept": 3, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
-  assert len(teacher.asked) == 7 and "The tower stands in Paris." in teacher.asked[0]
+  assert counts == {"kept": 3, "wrong answer": 1, "out of shape": 2, "no answer": 1, "no passages": 1}
+  assert len(teacher.asked) == 8 and "The tower stands in Paris." in teacher.asked[0]
   (tmp_path / "words.txt").write_text("Mine: {question}\n{passages}")
   made = sft_data.taught(asked[:1], teacher, instructions=f"file:{tmp_path / 'words.txt'}", concurrency=1)
   assert len(asyncio.run(made)[0]) == 1 and "Mine: " in teacher.asked[-1]

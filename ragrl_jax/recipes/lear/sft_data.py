@@ -9,6 +9,7 @@ from ragrl_jax.chat.client import Chat
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.data import transcripts as transcripts_lib
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.lear.prompt import SECTIONS, Parser, Prompt
 from ragrl_jax.structs import MODEL, Example, Passage
 
@@ -37,7 +38,7 @@ async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: st
     if not example.passages:
       return "no passages", None
     reply = await teacher.ask(prompt.messages(example))
-    said = reply.content.rpartition("</think>")[2]  # without a reasoning model's own thoughts
+    said = parts.spoken(reply.content)  # without a reasoning model's own thoughts
     # Headings, code fences and remarks around the sections are left out.
     text = "\n".join(f"<{pair.name}>{pair.body}</{pair.name}>" for pair in tags.pairs(said, parser.sections))
     if not parser.in_shape(text):
