@@ -156,7 +156,8 @@ class Episode:
 
     Args:
       recipe: a recipe (`recipes.get(name)`). Its prompt becomes the first segment; its parser reads the turns.
-      turns: ("model" | "environment", text) in order, without the prompt.
+      turns: ("model" | "environment", text) in order, without the prompt. The `<think>` of a thought that the chat
+        template has opened is left out.
       facts: answers of judges and probes, by name.
       tokenizer: encodes the texts; if None, the ids are the text's bytes (0 to 255).
 
@@ -173,6 +174,8 @@ class Episode:
       prompt = tokenizer.decode(ids)
     segments, said = [Segment(ENVIRONMENT, ids, prompt)], ""
     for owner, text in turns:
+      if owner == MODEL and text.startswith(THINK) and opened(segments):
+        text = text.removeprefix(THINK).lstrip("\n")  # the template also begins the thought's first line
       ids = encode(text)
       if owner == MODEL:
         segments.append(Segment(MODEL, ids, text, logprobs=(0.0,) * len(ids), stop=recipe.parser.stop(text)))

@@ -56,6 +56,29 @@ def test_a_turn_that_a_stop_string_ends_has_no_eos():
   assert TOKENIZER.decode(ids).endswith("".join(text for _, text in turns)) and not set(TOKENIZER.eos_ids) & set(ids)
 
 
+class Opening(ByteTokenizer):
+  """Its prompts end as those of Qwen3.5's chat template do."""
+
+  def render(self, messages):
+    return [*super().render(messages), *self.encode("<think>\n")]
+
+
+@pytest.mark.parametrize(("recipe", "said", "trained"), [
+  ("care", "<think>\nso </think> Answer: Rome", "so </think> Answer: Rome"), ("care", "so </think> Answer: Rome", None),
+  ("search_r1", "<search> who </search>", None), ("lear", "</think> <answer>Rome</answer>", None),
+  ("lear", "<extract>so</extract> <answer>Rome</answer>", False), ("arena", "<answer>Rome</answer>", False),
+  ("lear:study_vanilla", "<extract>so</extract>", False), ("veritas:reward_model", "1", None),
+])  # fmt: skip
+def test_a_transcript_goes_on_with_the_thought_that_the_template_opened(recipe, said, trained):
+  tokenise = lambda: sft.tokenised(recipes.get(*recipe.split(":")), example(("model", said)), Opening(), 0.0)
+  if trained is False:
+    with pytest.raises(ValueError, match="'q' would be a thought as a whole.*config.prompting.thinking=off"):
+      tokenise()
+  else:
+    text = Opening().decode(tokenise()[0])
+    assert text.endswith("<think>\n" + (trained or said)) and "<think>\n<think>" not in text
+
+
 def test_a_long_transcript_loses_its_end():
   turn = "model", "Answer: Rome"
   whole, weights = tokenised(turn)

@@ -22,6 +22,7 @@ from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import chat
+from ragrl_jax.recipes import parts
 from ragrl_jax.run import contents, progress, saving, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
@@ -183,7 +184,8 @@ def tokenised(
     longest: the longest row in tokens; 0: any.
 
   Raises:
-    ValueError: an example without turns, or a transcript that does not fit into the longest row.
+    ValueError: an example without turns, a transcript that does not fit into the longest row, or one whose answer or
+      evidence would be inside of a thought, because the chat template opens one and the transcript does not end it.
   """
   if "turns" not in example.meta:
     raise ValueError(
@@ -191,6 +193,15 @@ def tokenised(
       "['model' | 'environment', text] pairs in each row (config.data.train)."
     )
   episode = structs.Episode.from_text(recipe, example, [tuple(t) for t in example.meta["turns"]], tokenizer=tokenizer)
+  if structs.opened(episode.segments[:1]):
+    prompt, *said = episode.segments
+    bare = dataclasses.replace(episode, segments=(dataclasses.replace(prompt, text=""), *said))
+    if any(_told(recipe, example, bare)) and not any(_told(recipe, example, episode)):
+      raise ValueError(
+        f"the transcript of example {example.id!r} would be a thought as a whole, in which nothing counts: the chat "
+        "template opens a thought, and the transcript does not end it. Set config.prompting.thinking=off, also in what "
+        "follows, or write </think> into the transcripts (config.data.train)."
+      )
   ids, weights = [], []
   for segment in episode.segments:
     ends = segment.owner == structs.MODEL and segment.stop == "eos"
@@ -205,6 +216,12 @@ def tokenised(
       "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens."
     )
   return ids, weights
+
+
+def _told(recipe, example: structs.Example, episode: structs.Episode) -> tuple[str | None, str | None]:
+  """(the answer of an episode, its evidence), as the recipe reads them."""
+  evidence = None if recipe.evidence is None else recipe.evidence(example, episode)
+  return parts.find_answer(recipe.parser, episode), evidence
 
 
 def row_lengths(

@@ -16,7 +16,7 @@ from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.steps import steps
-from ragrl_jax.structs import MODEL, Episode, Example, Passage
+from ragrl_jax.structs import MODEL, THINK, THOUGHT, Episode, Example, Passage
 
 
 def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[Example]:
@@ -118,6 +118,10 @@ class Parser(parts.Parser):
   """Reads a digit."""
 
   def answer(self, text: str) -> str | None:
-    """The digit of the verdict, "0" or "1"; None if it cannot be read."""
-    verdict = prompts.read_digit(text)
+    """The digit of the verdict, "0" or "1"; None if it cannot be read.
+
+    A digit alone also counts in a thought that the chat template opened: the reward model reads its first token there.
+    """
+    alone = text.removeprefix(THINK).removesuffix(THOUGHT)
+    verdict = prompts.read_digit(alone if alone.strip() in ("0", "1") else text)
     return None if verdict is None else str(int(verdict))
