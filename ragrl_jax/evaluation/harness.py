@@ -21,6 +21,7 @@ from ragrl_jax.data import digests
 from ragrl_jax.evaluation import answer_files, comparison, episode_rows
 from ragrl_jax.evaluation.answer_files import AGAIN, METRICS, AnswerFiles, write_json
 from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
+from ragrl_jax.recipes import parts
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
@@ -44,12 +45,7 @@ def answer(recipe, episode: structs.Episode) -> str | None:
   """The last answer that the model wrote, or None. Each turn is parsed separately, with the tags of its thought."""
   if "answer" in episode.facts:  # another generator answered from the policy's evidence
     return episode.facts["answer"]
-  for segment in reversed(structs.tagged(episode.segments)):
-    if segment.owner == structs.MODEL:
-      result = recipe.parser.answer(segment.text)
-      if result is not None:
-        return result
-  return None
+  return parts.find_answer(recipe.parser, episode)
 
 
 def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:

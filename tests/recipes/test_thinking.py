@@ -4,8 +4,10 @@ import pytest
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.recipes.released.recipe import NOTHING
+from ragrl_jax.run import rewards, signs
 from ragrl_jax.structs import MODEL, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -60,6 +62,14 @@ def test_only_what_follows_the_thought_counts(key, opened):
   _, episode, searched = played(*key, [MUSES, *[""] * 9])  # the budget ends the thought
   assert recipe.outcome(EXAMPLE, episode) == 0.0 and ("search", "Bob") not in searched
   assert harness.answer(recipe, episode) is None
+
+
+@pytest.mark.parametrize("key", REPLIES, ids="-".join)
+def test_tables_and_detectors_read_no_answer_in_a_thought_that_was_cut_off(key, opened):
+  recipe, episode, _ = played(*key, [MUSES.replace("Bob", "Ann Lee").replace("no", "Ann Lee"), *[""] * 9])
+  (scored,) = rewards.score(recipe, [EXAMPLE], [episode], 1)
+  assert harness.prediction(recipe, scored)["em"] == scored.outcome == 0.0
+  assert signs.written(recipe.parser, ByteTokenizer(), episode)["answered"] == 0.0
 
 
 @pytest.mark.parametrize("key", [key for key in REPLIES if key[0] in ("arena", "lear", "care")], ids="-".join)
