@@ -80,6 +80,16 @@ def test_one_call_a_turn_stops_at_its_end(tokenizer):
   assert list(found.ids) == tokenizer.encode_template(ends) and episode.facts["answer"] == "Italy"
 
 
+def test_a_thought_that_the_template_opens_neither_calls_nor_answers():
+  qwen, xml = small_tokenizers.with_tools("qwen3_5_think"), "<parameter=query>\nRome\n</parameter>\n"
+  search = f"<tool_call>\n<function=search>\n{xml}</function>\n</tool_call>"
+  for cut_off in (f"Perhaps {ANSWER}? I am", f"I could {search}"):
+    recipe, episode, _ = played(qwen, [cut_off])
+    assert episode.facts == dict(NOTHING, answer=None) and recipe.score(EXAMPLE, episode) == dict(answer=0.0)
+  _, episode, _ = played(qwen, [f"I could {search}</think>\n\n{search}", f"So.</think>{ANSWER}"], max_calls=1)
+  assert episode.facts == dict(NOTHING, answer="Italy", calls=1, searches=1) and episode.ended == "answer"
+
+
 def test_bare_text_has_our_form():
   replies = [call("add", a=1) + call("search", query="x"), ANSWER]
   episode, tape = scripted.play(recipes.get("tool_agent", tools=FUNCTIONS), EXAMPLE, replies, [()])

@@ -30,9 +30,9 @@ class ChatTalk(scripted.ScriptedConversation):
   def __init__(self, policy, ids):
     self.policy, self.segments = policy, (Segment(ENVIRONMENT, ids, policy.tokenizer.decode(ids)),)
 
-  async def generate(self, *, stop=(), max_new_tokens=None, greedy=False, ends=None):
+  async def generate(self, *, stop=(), max_new_tokens=None, greedy=False, ends=lambda text: True):
     """The next reply."""
-    said = await super().generate(stop=stop)
+    said = await super().generate(stop=stop, ends=ends)
     if said.stop == "budget":
       return said
     ids, why = (*said.ids, *self.policy.tokenizer.eos_ids[: said.stop == "eos"]), said.stop

@@ -102,7 +102,7 @@ def make_play(
     stop = tuple(one for one in parser.stops if one == turns.form.closing)
     conversation = policy.start(turns.prompt(prompt.messages(example)))
     for turn in range(max_turns + 1):  # the last turn can only answer
-      reply = await conversation.generate(stop=stop)
+      reply = await parts.say(conversation, stop, every=True)
       calls, wrong = _read(turns, reply, 1 if turns.single else switches.max_calls)
       if not calls and not wrong:
         answer = parser.answer(parts.tagged(conversation, reply).text)
