@@ -58,12 +58,12 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
         begins = thoughts and thoughts[0] == blocks[0]
         read[-1] = (read[-1][0], thoughts[0].body.strip() if begins else None, place)
         unread = False
-      answers = tags.pairs(text, "answer", opening=action)
-      if answers := [one for one in answers if not any(t.start < one.start and one.end < t.end for t in thoughts)]:
+      acted = _blanked(text)
+      if answers := tags.pairs(acted, "answer", opening=action):
         answer = answers[-1]
         before = _last_before(thoughts, answer.start)
         answered = [(latest if before is None else before, answer.body.strip() or None)]
-      query = tags.last(text, "search") if action == "last" else tags.first_match(text, "search")
+      query = tags.last(acted, "search") if action == "last" else tags.first_match(acted, "search")
       query_thought = None if query is None else _last_before(thoughts, query.start)
       latest = thoughts[-1].body.strip() if thoughts else latest
     elif segment.found is not None:
@@ -76,6 +76,13 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
     tuple(answered),
     tuple(place for _, _, place in read),
   )
+
+
+def _blanked(text: str) -> str:
+  """`search_agent.acted` with as many spaces in place of each complete thought, so that places stay."""
+  for thought in tags.pairs(text, "think"):
+    text = text[: thought.start] + " " * (thought.end - thought.start) + text[thought.end :]
+  return text
 
 
 def _last_before(thoughts: Sequence[tags.Pair], end: int) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import foreign_transcripts
+from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
@@ -131,3 +132,18 @@ def test_thoughts_around_a_mention_are_thoughts():
     # When to Search's format has tags of results only around results: −1, and the answer is right all the same.
     terms = stages.score(EXAMPLE, Episode.from_text(stages, EXAMPLE, [(MODEL, said)]))
     assert terms == dict(answer_explore=1.0, answer_economise=1.0, search=0.0, format=-1.0), said
+
+
+@pytest.mark.parametrize("preset", ["paper", "repo"])
+def test_actions_that_a_thought_mentions_are_none(preset):
+  recipe = recipes.get("veritas", preset, judge_search=True)
+  thoughts = "A <search> x </search> or <search> finds it.", "So <answer> Rome </answer> or an <answer> it is: Oslo."
+  said = [
+    f"<think> {thoughts[0]} </think><search> capital </search>",
+    f"<think> {thoughts[1]} </think>{ANSWERS['tags']}",
+  ]
+  turns = [(MODEL, said[0]), ("environment", passages.block(FOUND)), (MODEL, said[1])]
+  episode = Episode.from_text(recipe, EXAMPLE, turns, facts=dict(information_think=(1.0,), think_search=(1.0,)))
+  steps = steps_lib.steps(episode.turns, recipe.parser.action)
+  assert steps.think_search == ((thoughts[0], "capital"),) and steps.think_answer == ((thoughts[1], "Oslo"),)
+  assert recipe.score(EXAMPLE, episode) == dict(answer=1, information_think=1, think_search=1, think_answer=1)
