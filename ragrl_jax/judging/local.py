@@ -182,7 +182,7 @@ class RewardModel(Local):
       raise ValueError("config.judge.path is empty: name the decoder that judges.")
     path = hub.folder(path, "config.judge.path")
     folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
-    self._tokenizer = tokenizer_lib.load_tokenizer(folder, check=_answers_at_once)
+    self._tokenizer = _tokenizer_of(folder)
     self._prompt, self._name = prompts.get(prompt, wording), prompt
     self._threshold = judge_api.in_range(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
@@ -223,13 +223,18 @@ class RewardModel(Local):
     return ids
 
 
-def _answers_at_once(tokenizer: Any) -> None:
-  """Refuses a chat template that opens a thought. One that rewrites earlier turns may be used, since there is one."""
-  if chat.thinking(tokenizer) == "on":
+def _tokenizer_of(folder: os.PathLike) -> tokenizer_lib.Tokenizer:
+  """The folder's tokenizer, with the role markers that `ragrl sft` can train it with."""
+  try:
+    result = tokenizer_lib.load_tokenizer(folder)
+  except ValueError:  # the template rewrites earlier turns, as Qwen3's does
+    result = tokenizer_lib.load_tokenizer(folder, markers="own")
+  if chat.thinking(result) == "on":
     raise ValueError(
       "config.judge.path: the chat template opens a thought, and a verdict is the first token of the answer: name a "
       "model that answers at once, or take <think> out of the end of its template."
     )
+  return result
 
 
 def _preferred(model: Decoder, tokens, mask, labels: Sequence[int]):

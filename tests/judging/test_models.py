@@ -14,6 +14,7 @@ from flax import nnx
 from ragrl_jax import judging
 from ragrl_jax.judging import local, prompts
 from ragrl_jax.models import lora, t5, weights
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.settings import Judge
 
 PREMISE, CLAIM = "The Rhine  passes\nBasel and Cologne.", "it flows through Cologne"
@@ -100,12 +101,13 @@ def test_reward_model_cuts_the_premise_and_keeps_question_and_claim(decoder_fold
   assert judge.judge([(PREMISE, CLAIM * 100)]) == [None]
 
 
-def test_a_reward_model_is_asked_once_so_its_template_may_rewrite_turns_but_not_open_a_thought(tmp_path):
-  folder = judge_folders.decoder(tmp_path)
-  small_tokenizers.byte_level(folder, template=small_tokenizers.FORGETFUL)
-  assert local.RewardModel(folder, prompt="information_think")._row(PREMISE, CLAIM)
-  thinks = small_tokenizers.CHATML.replace("assistant\n", "assistant\n<think>\n")
-  small_tokenizers.byte_level(folder, template=thinks)
+def test_a_reward_model_whose_template_forgets_thoughts_has_our_markers_and_one_that_opens_them_is_refused(tmp_path):
+  folder = judge_folders.decoder(tmp_path, small_tokenizers.FORGETFUL)  # as Qwen3's
+  judge = local.RewardModel(folder, prompt="information_think")
+  ours = HuggingFaceTokenizer(folder, markers="own")
+  assert judge._row(PREMISE, CLAIM) == ours.render(prompts.get("information_think").messages(PREMISE, CLAIM))
+  opens = small_tokenizers.CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{{ '<think>\n' * (m.role == 'assistant') }}")
+  small_tokenizers.byte_level(folder, template=opens.replace("assistant\n", "assistant\n<think>\n"))
   with pytest.raises(ValueError, match="opens a thought"):
     local.RewardModel(folder, prompt="information_think")
 

@@ -26,8 +26,8 @@ def t5(folder):
   return hf_folders.write(folder, config, hf_folders.t5_shapes(config))
 
 
-def decoder(folder):
-  """A Qwen-like decoder with its byte-level tokenizer and the ChatML template."""
-  small_tokenizers.byte_level(folder)
+def decoder(folder, template=small_tokenizers.CHATML):
+  """A Qwen-like decoder with its byte-level tokenizer and the ChatML template, or another one."""
+  small_tokenizers.byte_level(folder, template=template)
   config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=420)
   return hf_folders.write(folder, config, hf_folders.decoder_shapes(config))
