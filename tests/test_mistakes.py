@@ -130,6 +130,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (judge | {"judge.path": "owner/name"}, f"config.judge.path{hub_name}", playing),
     (care | {"model.path": "owner/name"}, f"config.model.path{hub_name}", learning),
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
+    ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
     (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", learning),
     (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", alone),
     (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),

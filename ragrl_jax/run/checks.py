@@ -42,6 +42,12 @@ def trainable(config: Settings, recipe: Recipe) -> None:
       f"config.advantage.credit='information': {recipe.name} with these switches plays one turn, and a gain is "
       "measured between two. Set credit='episode', or train a recipe that searches."
     )
+  if recipe.switches.get("turn_credit") and config.advantage.compares and config.advantage.credit == "episode":
+    raise ValueError(
+      f"config.switches.turn_credit=True with config.advantage.kind={config.advantage.kind!r}, credit='episode': all "
+      "turns of an episode get the same advantage, so the switch changes nothing. Set config.advantage.credit='turn', "
+      "or turn_credit to False."
+    )
 
 
 def tools(config: Settings, recipe: Recipe) -> None:
