@@ -185,6 +185,8 @@ def test_only_the_models_words_are_rewarded(name):
   ("search_r1", "paper", dict(browse=True, format=True), "browse=True with format=True"),
   ("search_r1", "format", dict(no_answer_penalty=0.1), "published table"),
   ("search_r1", "r1", dict(no_search_penalty=0.1), "no episode can search"),
+  ("search_r1", "paper", dict(retrieval_weight=0.1), "format=False, but retrieval_weight is set"),
+  ("veritas", "paper", dict(final_share=1.0), "structure_weight=0: the format is not rewarded"),
   ("veritas", "paper", dict(think_search_weight=0.02), "judge_search"),
   ("veritas", "em", dict(information_think_weight=0.05), "judge_information"),
   ("veritas", "paper", dict(ramp_end=3), "ramp_start=None and ramp_end=3: set both"),

@@ -91,6 +91,12 @@ class Switches(recipe_lib.Switches):
       "config.switches.format=True with match='f1' or a penalty: the reward for the format is a published table of its "
       "own, by exact match. Set format=False, or match='em' and both penalties to 0.",
     )
+    weights = ("structure_weight", "final_share", "retrieval_weight")
+    changed = [name for name in weights if getattr(self, name) != getattr(type(self), name)]
+    yield (
+      self.format or not changed,
+      f"config.switches.format=False, but {', '.join(changed)} is set: the format is not rewarded. Set format=True.",
+    )
     yield (
       not self.no_search_penalty or self.max_searches > 0,
       f"config.switches.no_search_penalty={self.no_search_penalty} with max_searches=0: no episode can search. Raise "

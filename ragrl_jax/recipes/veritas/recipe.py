@@ -88,6 +88,11 @@ class Switches(recipe_lib.Switches):
         start is None or end is None or end >= start,
         f"switch ramp_end{unit}={end}: it must be at least {start}, ramp_start{unit} (config.switches.ramp_end{unit}).",
       )
+    yield (
+      self.structure_weight != 0 or self.final_share == type(self).final_share,
+      f"switch final_share={self.final_share} with structure_weight=0: the format is not rewarded. Set "
+      "structure_weight (config.switches.structure_weight).",
+    )
     for term in ("information_think", "think_search"):
       weight, asks = self[f"{term}_weight"], JUDGED[term]
       yield (
