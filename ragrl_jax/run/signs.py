@@ -14,7 +14,7 @@ from ragrl_jax.store.episodes import pieces
 from ragrl_jax.structs import MODEL, Episode, tagged
 
 THOUGHT = thought.KINDS.index("thought")
-_OPENED = re.compile(r"<[A-Za-z_][\w-]*>\s*$")  # a chat template may open the thought at the prompt's end
+_OPENED = re.compile(r"<[A-Za-z_][\w-]*>\s*$")
 
 
 def asked(episodes: Sequence[Episode]) -> list[dict[str, float]]:
@@ -60,9 +60,7 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
           name = thought.KINDS[kind[end - 1]]  # of its last character, since the first may be a space
           count[name] += 1
           surprise[name] -= logprob
-    text = "".join(segment.text for segment in segments if segment.owner == MODEL)
-    tag = _OPENED.search(segments[0].text) if segments else None
-    broken |= thought.broken((tag[0] if tag else "") + text)
+    broken |= thought.broken("".join(s.text if s.owner == MODEL else _opened(s.text) for s in segments))
   signs = {"entropy": sum(surprise.values()) / count.total()} if count else {}
   signs |= {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
   signs |= {f"entropy/{name}": surprise[name] / count[name] for name in count if name != "tag"}
@@ -71,3 +69,9 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   if thoughts:
     text_signs |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
   return signs | {name: value for name, value in text_signs.items() if value is not None}
+
+
+def _opened(text: str) -> str:
+  """The tag at the end of the environment's text: a chat template may open the thought of any turn."""
+  tag = _OPENED.search(text[-64:])
+  return tag[0] if tag else ""

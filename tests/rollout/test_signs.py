@@ -54,11 +54,14 @@ def test_a_query_is_shared_only_between_questions():
 
 
 def test_a_thought_that_the_prompt_opens_is_not_broken():
-  episode = played((MODEL, "yes</think><answer>c</answer>"))
-  assert of(episode)[0]["broken_tags"] == 1
-  prompt = dataclasses.replace(episode.segments[0], text=episode.segments[0].text + "<think>\n")
-  assert of(dataclasses.replace(episode, segments=(prompt, *episode.segments[1:])))[0]["broken_tags"] == 0
-  cut_off = (prompt, *played((MODEL, "perhaps <answer>c</answer>")).segments[1:])
+  episode = played((MODEL, "a</think><search>b</search>"), RESULT, (MODEL, "yes</think><answer>c</answer>"))
+  opened = [
+    dataclasses.replace(one, text=one.text + "<think>\n" * (one.owner == ENVIRONMENT)) for one in episode.segments
+  ]
+  for opens, broken in ((0, 1), (1, 1), (3, 0)):  # segments that open a thought: none, the prompt, the results too
+    segments = (*opened[:opens], *episode.segments[opens:])
+    assert of(dataclasses.replace(episode, segments=segments))[0]["broken_tags"] == broken
+  cut_off = (opened[0], *played((MODEL, "perhaps <answer>c</answer>")).segments[1:])
   assert of(dataclasses.replace(episode, segments=cut_off))[0]["answered"] == 0
 
 
