@@ -268,6 +268,14 @@ def test_what_has_no_equal_is_refused_with_what_to_do(given, said, tmp_path):
   assert one.field == given.split()[-1].split("=")[0] and said in one.why
 
 
+def test_search_r1s_reward_of_a_wrong_answer_needs_one_of_the_structure(tmp_path):
+  script = (
+    (SCRIPTS / "search_r1_format.sh").read_text().replace("structure_format_score=0.2", "structure_format_score=0")
+  )
+  (one,) = of_text(tmp_path, script).of("refused")
+  assert one.field == "reward_model.final_format_score" and "set that" in one.why
+
+
 @pytest.mark.parametrize(
   "given, prompts, minibatches, epochs, steps",
   [
