@@ -91,6 +91,16 @@ def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
     check()
 
 
+def test_a_judge_of_a_term_that_training_does_not_ask_about_is_said(caplog):
+  config = config_lib.load("veritas", "smoke")
+  config.judges.think_answer.kind = "nli"
+  said = "config.judges.think_answer: training asks no judge about this term: veritas with these switches asks about"
+  for asked in (False, True):
+    caplog.clear()
+    checks.trainable(settings.of(config), recipes.get("veritas", judge_answer=asked))
+    assert (said in caplog.text) is not asked
+
+
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")

@@ -3,6 +3,7 @@
 Each raises a ValueError that says which setting does not fit, and what to change.
 """
 
+import logging
 import pathlib
 
 import jax
@@ -37,6 +38,16 @@ def trainable(config: Settings, recipe: Recipe) -> None:
       f"config.endpoint.model={config.endpoint.model!r}: a model behind a server can be evaluated, not trained. "
       "Leave it empty."
     )
+  for term, changes in config.judges.items():
+    if term not in recipe.judged and any(value is not None for value in changes.values()):
+      logging.warning(
+        "config.judges.%s: training asks no judge about this term: %s with these switches asks about %s. `ragrl "
+        "settings %s` lists the switches.",
+        term,
+        recipe.name,
+        ", ".join(recipe.judged) or "none",
+        recipe.name,
+      )
   if config.advantage.informs and (recipe.needs_passages or not (recipe.searches or recipe.tool_tokens)):
     raise ValueError(
       f"config.advantage.credit='information': {recipe.name} with these switches plays one turn, and a gain is "
