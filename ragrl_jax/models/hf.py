@@ -74,7 +74,8 @@ def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
 
 
 # Settings of config.json that no model's outputs depend on, as written by transformers 4 and 5, and the ids that
-# tokenizers have too. Settings of generation are those of `generate`, which is not used here.
+# tokenizers have too. Settings of generation are those of `generate`, which is not used here. is_llama_config
+# is a note of SmolLM2's trainer.
 HARMLESS = frozenset(
   "architectures model_type transformers_version torch_dtype dtype name_or_path tokenizer_class use_cache return_dict "
   "output_hidden_states output_attentions output_past torchscript use_bfloat16 tf_legacy_loss xla_device "
@@ -86,7 +87,8 @@ HARMLESS = frozenset(
   "temperature top_k top_p typical_p min_p repetition_penalty length_penalty no_repeat_ngram_size "
   "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores return_dict_in_generate prefix "
   "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
-  "begin_suppress_tokens unsloth_version unsloth_fixed model_name sentence_transformers transformers.js_config".split()
+  "begin_suppress_tokens unsloth_version unsloth_fixed model_name sentence_transformers transformers.js_config "
+  "is_llama_config".split()
 )
 
 

@@ -258,6 +258,7 @@ def test_unsupported_configs_are_refused():
     (dict(is_causal=False), "is_causal is False"), (dict(num_experts=4), "num_experts is 4"),
     (dict(a_new_key=1), "a_new_key is 1"),
     (hf_folders.DECODERS["llama"] | dict(sliding_window=8), "sliding_window is 8"),
+    (hf_folders.DECODERS["llama"] | dict(rope_interleaved=True), "rope_interleaved is True"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
     (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
     (MOE | dict(mlp_only_layers=[0]), r"mlp_only_layers is \[0\]"),
@@ -287,6 +288,12 @@ def test_all_that_transformers_writes_by_default_is_known(family):
   more = dict(temperature=0.6, unsloth_version="1", _sliding_window_pattern=6, a_new_key=None, another=False)
   theirs = DecoderConfig.from_hf({**written, "rope_theta": 1e6, "rope_parameters": None, **more})
   assert theirs.family == family and theirs.num_layers == written["num_hidden_layers"]
+
+
+def test_notes_of_published_folders_are_passed_over():
+  llama = hf_folders.DECODERS["llama"]
+  smol = {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": dict(dtype="q4")}  # SmolLM2's
+  assert DecoderConfig.from_hf(llama | smol) == DecoderConfig.from_hf(llama)
 
 
 def test_both_layouts_of_rope_settings_are_equal():
