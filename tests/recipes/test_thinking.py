@@ -96,6 +96,7 @@ def test_lears_evidence_is_outside_of_the_thought(preset, said, length, opened):
   assert recipe.outcome(EXAMPLE, episode) == (length > 0) and episode.facts["evidence_tokens"] == length
   assert recipe.evidence(EXAMPLE, episode) == "Ann Lee leads Oslo." * (length > 0)
   assert recipe.score(EXAMPLE, episode)["answer"] == (length > 0)
+  assert preset != "thoughts" or recipe.measures(EXAMPLE, episode)["f1_from_reason"] is None  # it has no reason
 
 
 def test_lears_answer_from_the_evidence_is_no_thought(opened):

@@ -105,7 +105,7 @@ class Reward:
     the reason (Table 1). None for an answer that was not probed, or from a section that replies do not have."""
     text, facts = episode.model_text, episode.facts
     sections = self.parser.sections
-    absent = {letter for letter, (section, _) in PROBES.items() if sections and section not in sections}
+    absent = {letter for letter, (section, _) in PROBES.items() if section not in (sections or ("extract",))}
     answers = {letter: None if letter in absent else self._probed_answer(letter, episode, text) for letter in "ref"}
     f1 = {letter: None if answer is None else qa.f1(answer, example.golds) for letter, answer in answers.items()}
     reason = self.parser.section(text, "reason") if "reason" in sections else None
