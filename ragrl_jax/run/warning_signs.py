@@ -31,7 +31,7 @@ SIGNS = (
   ),
   (
     "no_signal",
-    lambda m: m["zero_advantage_share"] >= 1.0,
+    lambda m: m["zero_advantage_share"] >= 1.0 and not m["taught"] > 0,
     "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. Check whether any "
     "answer is right; raise config.rollout.group_size or temperature, or choose easier questions.",
   ),
@@ -42,7 +42,7 @@ SIGNS = (
   ),
   (
     "few_spreads",
-    lambda m: m["spreads"] < 0.05 and not m["zero_advantage_share"] >= 1.0,
+    lambda m: m["spreads"] < 0.05 and not (m["zero_advantage_share"] >= 1.0 or m["taught"] > 0),
     "{spreads:.1%} of the groups have replies of different rewards, and only those teach. Fine-tune the model first "
     "(`ragrl demonstrate` writes transcripts, `ragrl sft` learns them), raise config.rollout.group_size or "
     "temperature, or choose questions that are sometimes answered rightly.",

@@ -32,8 +32,9 @@ def test_few_spreads_at_the_first_step():
   for row in (dict(zero_spread_groups=0.9), {}):  # episodes without siblings have no groups
     assert "warning/few_spreads" not in of(CALM | row)
   assert "warning/few_spreads" not in of(CALM | dict(zero_spread_groups=0.97), step=2)
-  found = of(CALM | dict(zero_spread_groups=1.0, zero_advantage_share=1.0))
-  assert "warning/no_signal" in found and "warning/few_spreads" not in found
+  none = CALM | dict(zero_spread_groups=1.0, zero_advantage_share=1.0)
+  assert "warning/no_signal" in of(none) and "warning/few_spreads" not in of(none)
+  assert not of(none | dict(taught=0.2)).keys() & {"warning/no_signal", "warning/few_spreads"}  # a teacher teaches
 
 
 def test_a_message_names_a_switch_only_if_the_recipe_has_it():
