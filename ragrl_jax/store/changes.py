@@ -5,6 +5,7 @@ import fnmatch
 import hashlib
 import json
 import pathlib
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -59,8 +60,8 @@ def write(workdir: pathlib.Path, config: Settings, objective: str) -> None:
 def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
 
-  A folder of wordings has one entry SETTING/NAME.txt for each file; functions FILE.py:NAME of a switch have one entry
-  SETTING/FILE.py for each file (see `_programs`).
+  A folder of wordings has one entry SETTING/NAME.txt for each file. Functions FILE.py:NAME of a switch, and a command's
+  FILE.py, have one entry SETTING/FILE.py for each file (see `_programs`).
 
   Raises:
     ValueError: a file that cannot be read.
@@ -82,13 +83,15 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _programs(value: str) -> list[tuple[str, pathlib.Path, str]]:
-  """(key, file, name of the function) of each part of "FILE.py:NAME,…".
+  """(key, file, name of the function) of each part of "FILE.py:NAME,…", and of each FILE.py in commands (name "").
 
   The key is the file's name. Where files of several folders share it, the last one has it alone, and those before have
   numbers: "2/tools.py". So a moved run keeps its keys, and runs recorded before the numbers still compare.
   """
   keys: dict[pathlib.Path, str] = {}
   parts = [part.strip().rpartition(":")[::2] for part in value.split(",")]
+  words = re.split(r"[\s|]+", value.removeprefix("command:"))
+  parts += [(word, "") for word in words if word.endswith(".py")]
   for path in (pathlib.Path(file) for file, _ in reversed(parts)):
     same = sum(other.name == path.name for other in keys)
     keys.setdefault(path, f"{same + 1}/{path.name}" if same else path.name)

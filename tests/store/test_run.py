@@ -139,11 +139,12 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
     opened(tmp_path / "run", config)
 
 
-def test_a_program_that_changes_is_another_setting(tmp_path):
-  """Functions of the user's own files, FILE.py:NAME, decide what is trained."""
+@pytest.mark.parametrize("value", ["{0}:one, {0}:two, json:dumps", "command:python {0} -v", "npx server | python {0}"])
+def test_a_program_that_changes_is_another_setting(tmp_path, value):
+  """Functions and commands of the user's own files decide what is trained."""
   program = tmp_path / "tools.py"
   program.write_text("def one(): return 1")
-  config = settings_of(switches__tools=f"{program}:one, {program}:two, json:dumps")
+  config = settings_of(switches__tools=value.format(program))
   begun(tmp_path / "run", config)
   opened(tmp_path / "run", config)
   program.write_text("def one(): return 2")
