@@ -115,7 +115,7 @@ class Fused(_Around):
   "rrf" (reciprocal rank fusion, Cormack et al. 2009): a passage's score is the sum of weight / (rrf_k + rank) over the
   rankings that have it, with ranks from 1. "weighted" (convex combination, arXiv 2210.11934): the score is the sum of
   weight · score. Each ranking's scores are first scaled linearly: its last passage gets 0, its first 1. A missing
-  passage counts 0.
+  passage counts 0, and one that a ranking has twice counts at its first rank.
 
   Passages of equal score are in the order of the first retriever's corpus. If that is not on this machine, they are in
   the order in which they were found, retriever by retriever.
@@ -164,11 +164,13 @@ class Fused(_Around):
     scores: dict[Key, float] = collections.defaultdict(float)
     passages: dict[Key, Passage] = {}
     for number, (weight, found) in enumerate(zip(self._weights, rankings)):
+      seen: set[Key] = set()
       for passage, points in zip(found, self._points(found), strict=True):
         name = self._name(number, passage.id)
         key = (name, passage.title, passage.text)
         passages.setdefault(key, dataclasses.replace(passage, id=name))
-        scores[key] += weight * points
+        scores[key] += 0.0 if key in seen else weight * points
+        seen.add(key)
     best = sorted(passages, key=lambda key: -scores[key])  # stable
     if row_of := getattr(self._first, "row_of", None):
       best = self._by_rows(best, scores, k, row_of)

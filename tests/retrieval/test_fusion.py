@@ -40,6 +40,10 @@ def test_reciprocal_ranks_by_hand():
   (found,) = fusion.Fused([first, second], weights=[3, 1], rrf_k=0, depth=2).search(["q"], 2)
   # Of the first two each: a 3/1, b 3/2, c 1/1, d 1/2. But k = 2 keeps two.
   assert [(p.id, p.score) for p in found] == [("a", 3.0), ("b", 1.5)]
+  # What a ranking has twice counts at its first rank: b 1/2, and not 1/2 + 1/3.
+  twice = Scripted(("a", 3.0), ("b", 2.0), ("b", 2.0))
+  (found,) = fusion.Fused([twice, Scripted(("b", 1.0))], rrf_k=0).search(["q"], 9)
+  assert [(p.id, p.score) for p in found] == [("b", 1.5), ("a", 1.0)]
 
 
 def test_weighted_scores_by_hand():
