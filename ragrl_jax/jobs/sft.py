@@ -155,10 +155,19 @@ def prepare(config, workdir: str | pathlib.Path | None = None) -> Prepared:
 
 
 def planned(config: settings.Settings) -> settings.Settings:
-  """The settings, with the steps and the warm-up that follow from config.sft.epochs if it is set."""
-  sft = config.sft
+  """The settings, with the steps and the warm-up that follow from config.sft.epochs if it is set.
+
+  Raises:
+    ValueError: a warm-up in steps, which would have no effect; or config.data.train cannot be read.
+  """
+  sft, warmup = config.sft, config.optimizer.warmup_steps
   if not sft.epochs:
     return config
+  if warmup and not sft.warmup_share:
+    raise ValueError(
+      f"config.optimizer.warmup_steps={warmup} with config.sft.epochs={sft.epochs}: with epochs the warm-up is a share "
+      "of the steps. Set config.sft.warmup_share, or warmup_steps to 0."
+    )
   count = sum(1 for _ in _rows(config))
   steps = -(-count // sft.batch) * sft.epochs
   return fields.replaced(config, {"steps": steps, "optimizer.warmup_steps": int(sft.warmup_share * steps)})
