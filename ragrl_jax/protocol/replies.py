@@ -9,6 +9,7 @@ from typing import Any
 
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.protocol.requests import CHAT, Asked, ToolCall
+from ragrl_jax.structs import THINK, THOUGHT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Replies:
       system_fingerprint=None if version is None else f"version-{version}",
     )
     number = len(request.prompts) * request.n
-    self._held = [_Held(request) for _ in range(number)]
+    thinks = _thinks(request, tokenizer)
+    self._held = [_Held(request, thinks) for _ in range(number)]
     self._begun: set[int] = set()
     self._read = [_Read() for _ in range(number)]
     self._tokens = 0
@@ -155,14 +157,19 @@ class _Read:
 class _Held:
   """Buffers a reply's text from the first position where a tool call may begin, and parses calls when the reply ends.
 
-  A forced call begins in the prompt, so its whole reply is buffered.
+  A forced call begins in the prompt, so its whole reply is buffered. A thought may begin there, too.
+
+  Args:
+    thinks: as `_thinks`.
 
   Attributes:
     calls: the calls of the reply; [] before its end.
   """
 
-  def __init__(self, request: Asked):
-    self._tools, self._text, self._given = request.tools, request.tools.forced, 0
+  def __init__(self, request: Asked, thinks: bool):
+    self._tools = request.tools
+    self._text = request.tools.forced or THINK * thinks
+    self._given = 0 if request.tools.forced else len(self._text)
     self.calls: list[ToolCall] = []
 
   def feed(self, text: str, *, last: bool) -> str:
@@ -176,6 +183,15 @@ class _Held:
     end = 0 if self._tools.forced else self._tools.begin(self._text)
     sendable, self._given = self._text[self._given : end], end
     return sendable
+
+
+def _thinks(request: Asked, tokenizer: Tokenizer) -> bool:
+  """Whether a chat's prompt ends inside a thought, which the template or the message to continue has opened."""
+  if not request.tools.shown:
+    return False
+  prompt = tokenizer.decode(request.prompts[0]).removesuffix(request.opened)
+  turn = THINK * prompt.rstrip().endswith(THINK) + request.opened
+  return turn.rfind(THINK) > turn.rfind(THOUGHT)
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -16,19 +16,21 @@ FOUND = [dict(name="search", arguments='{"query": "x"}')]
 LLAMAS = ToolFormat("", "", "parameters")
 
 
-def asked(form):
+def asked(form, prompt=b"?", opened=""):
   how = dict(stream=True, usage=False, logprobs=False, token_ids=False)
   tools = served.Reader(form).tools(dict(tools=[dict(type="function", function=dict(name="search"))]))
-  return requests.Asked(requests.CHAT, ((1,),), 1, Sampling(0.0, 0, 1.0, 100), 0, (), False, tools=tools, **how)
+  prompts = (tuple(prompt + opened.encode()),)
+  sampling = Sampling(0.0, 0, 1.0, 100)
+  return requests.Asked(requests.CHAT, prompts, 1, sampling, 0, (), False, tools=tools, opened=opened, **how)
 
 
-def made(form):
-  return replies.Replies(asked(form), "m", None, ByteTokenizer())
+def made(form, **begun):
+  return replies.Replies(asked(form, **begun), "m", None, ByteTokenizer())
 
 
-def streamed(text, form):
+def streamed(text, form, **begun):
   """(the text after each piece of one character, the calls at the end)."""
-  reply, shown, calls = made(form), [""], []
+  reply, shown, calls = made(form, **begun), [""], []
   for at, sign in enumerate(text, 1):
     for chunk in reply.events(replies.Piece(0, sign, (1,), (0.0,), "stop" if at == len(text) else "")):
       delta = chunk["choices"][0]["delta"]
@@ -62,3 +64,17 @@ def test_nothing_of_a_thought_is_held_back():
     *_, chunk = reply.events(replies.Piece(0, sign, (1,), (0.0,)))
     shown += chunk["choices"][0]["delta"].get("content", "")
   assert shown == thought
+
+
+@pytest.mark.parametrize(
+  "begun", [dict(prompt=b"a\n<think>\n"), dict(opened="<think>I"), dict(prompt=b"<think>", opened="I")]
+)
+@pytest.mark.parametrize(("form", "said"), [(OWN, CALL), (LLAMAS, BARE)])
+def test_a_call_in_a_thought_that_the_prompt_has_opened_is_text_until_the_thought_ends(begun, form, said):
+  for text, content, number in ((said, said, 0), (f"Hm. {said}</think>\n{said}", f"Hm. {said}</think>", 1)):
+    message = made(form, **begun).whole([replies.Piece(0, text, (1,), (0.0,), "length")])["choices"][0]["message"]
+    assert (message["content"], len(message.get("tool_calls", ()))) == (content, number)
+    shown, calls = streamed(text, form, **begun)
+    assert (shown[-1], len(calls)) == (content, number)
+  shown, calls = streamed(said, form, prompt=b"<think> a </think>")
+  assert (shown[-1], len(calls)) == ("", 1)
