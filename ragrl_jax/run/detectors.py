@@ -81,8 +81,13 @@ SLOWER = "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef
 DETECTORS = (
   Detector("unearned/", "more and more replies use a trick that earns reward without the work", GUARDED, rise=0.15),
   Detector("tokens/thought", "the thought is dying", GUARDED, low=1 / 3, hold=2),
-  Detector(
-    "tokens/thought", "thoughts grow without end", "config.reward.overlong_limit, or " + SLOWER, high=3.0, hold=2
+  Detector(  # a reply without a thought counts as 0, so the start may be a fraction of a token
+    "tokens/thought",
+    "thoughts grow without end",
+    "config.reward.overlong_limit, or " + SLOWER,
+    high=3.0,
+    rise=16,
+    hold=2,
   ),
   Detector("tokens/query", "queries have another length than at first", SLOWER, low=1 / 3, high=3.0, hold=2),
   Detector("tokens/answer", "answers become long", SLOWER, high=3.0, hold=2),

@@ -67,6 +67,7 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   within, between = thought.repeated(thoughts)
   text_signs = {"repeats/within": within, "repeats/between": between}
   if thoughts:
+    signs.setdefault("tokens/thought", 0.0)  # else the mean would be over the replies that still think
     text_signs |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
   return signs | {name: value for name, value in text_signs.items() if value is not None}
 

@@ -31,6 +31,7 @@ def test_the_signs_of_an_episode():
   assert found["queries/repeated"] == 1 / 2 and found["queries/shared"] == 0 and found["broken_tags"] == 0
   assert found["answered"] == 1 and of(played(ask, RESULT, ask))[0]["answered"] == 0
   assert found["searches"] == 2 and "repeats/within" not in found  # no thought of four words
+  assert of(played((MODEL, "<answer>Ann</answer>")))[0]["tokens/thought"] == 0  # so a thought that dies lowers the mean
 
 
 def test_entropy_is_the_mean_surprise_of_a_kind_of_tokens():
