@@ -54,11 +54,16 @@ class Judge(Protocol):
 
 
 class JudgeFailed(ToolFailed):
-  """A judge did not answer `queries` (pairs); `answered` holds the verdicts of the other pairs."""
+  """A judge did not answer `queries` (pairs); `answered` holds the verdicts of the other pairs.
+
+  Attributes:
+    down: no verdict came from the judge. Verdicts that need no judge may be in `answered`.
+  """
 
   def __init__(self, message: str, queries: Sequence[Pair] = (), answered: Mapping[Pair, float | None] | None = None):
     super().__init__(message)
     self.queries, self.answered = tuple(queries), dict(answered or {})
+    self.down = not self.answered
 
 
 class OfPairs:
@@ -150,7 +155,7 @@ def verdicts(
     try:
       result += judge.judge(part)
     except JudgeFailed as error:
-      if not error.answered and (len(part) == at_once or not start):
+      if error.down and (len(part) == at_once or not start):
         raise
       result += _answered(error, part)
       unanswered += [number for number in range(start, len(result)) if result[number] is None]
@@ -200,6 +205,7 @@ class Cached(OfPairs):
       except JudgeFailed as error:  # keep the verdicts that were given
         stored |= self._keep(keys, error.answered)
         error.answered |= {pair: stored[key] for pair, key in keys.items() if key in stored}
+        error.down = not error.answered
         raise
       stored |= self._keep(keys, verdicts)
     return [stored.get(key) for key in keys.values()]

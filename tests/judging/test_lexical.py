@@ -49,6 +49,15 @@ def test_exact_first_saves_calls_of_the_other_judge_and_its_matches_survive_a_fa
   assert failed.value.answered == {("Rome", "rome"): 1.0, ("c", "d"): 1.0} and failed.value.queries == (("a", "b"),)
 
 
+def test_exact_matches_do_not_hide_that_the_judge_is_down():
+  class Down(judge_api.OfPairs):
+    def _verdicts(self, pairs):
+      raise judge_api.JudgeFailed("down", pairs)
+
+  with pytest.raises(judge_api.JudgeFailed, match="down"):
+    judge_api.verdicts(lexical.ExactFirst(Down()), [("Rome", "rome"), ("a", "b"), ("c", "d")])
+
+
 def test_sub_em_looks_for_the_answer_in_the_thought():
   pairs = [("Both are Norwegian.", "no"), ("So the answer is No.", "no"), ("Oslo", ""), ("x y", "y x")]
   assert lexical.SubEM().judge(pairs) == [1.0, 1.0, 0.0, 0.0]
