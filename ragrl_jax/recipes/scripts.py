@@ -52,7 +52,7 @@ def facts(example: Example) -> tuple[Fact, ...]:
   if {fact.number - 1 for fact in result} != {*example.supporting}:
     result = [_fact(example, place, example.golds, example.question) for place in sorted({*example.supporting})]
     result.sort(key=lambda fact: bool(fact.golds))
-  if qa.searchable(example.golds) and not qa.has_answer(result[-1].sentence, example.golds):
+  if (golds := _searched(example.golds)) and not qa.has_answer(result[-1].sentence, golds):
     raise NotShown("no sentence of a supporting passage has the answer")
   return tuple(result)
 
@@ -123,9 +123,14 @@ def _of_steps(example: Example) -> Iterable[Fact]:
 def _fact(example: Example, place: int, golds: Sequence[str], question: str) -> Fact:
   passage = example.passages[place]
   sentences = [sentence for at, sentence in example.evidence if at == place and sentence.strip() in passage.text]
+  golds = _searched(golds)
   sentence = _sentence(sentences or [passage.text], golds, question)
-  golds = tuple(golds) if qa.has_answer(sentence, golds) else ()
-  return Fact(place + 1, passage.title, sentence, golds, question)
+  return Fact(place + 1, passage.title, sentence, golds if qa.has_answer(sentence, golds) else (), question)
+
+
+def _searched(golds: Sequence[str]) -> tuple[str, ...]:
+  """The golds that a sentence can have. The "no" in "World No. 3" is not the answer no."""
+  return tuple(gold for gold in golds if qa.searchable([gold]))
 
 
 def _sentence(texts: Sequence[str], golds: Sequence[str], question: str) -> str:

@@ -170,6 +170,16 @@ def test_steps_that_are_not_of_the_supporting_passages_are_ignored():
     assert [fact.sentence for fact in facts][-1] == BORN and len(facts) == 2
 
 
+def test_a_no_is_not_looked_for_in_the_passages():
+  ashe = Passage("1", "Ashe", "Ashe was an American tennis player. He was No. 3 in July.")
+  no = Example("a", "Are Ashe and Noah tennis players of the same country?", ("No.",), (ashe,), (0,))
+  (fact,) = scripts.facts(no)
+  assert (fact.sentence, fact.golds) == ("Ashe was an American tennis player.", ())
+  oslo = dataclasses.replace(no, passages=(Passage("1", "Oslo", "Oslo has no port. It is in Norway."),))
+  (fact,) = scripts.facts(dataclasses.replace(oslo, golds=("Norway", "NO")))
+  assert (fact.sentence, fact.golds) == ("It is in Norway.", ("Norway",))
+
+
 def test_the_command(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [ONE_HOP, TWO_HOPS])
   words = ["demonstrate", "--config=arena", "--config.switches.instructions=short"]
