@@ -44,10 +44,13 @@ def facts(example: Example) -> tuple[Fact, ...]:
   """One fact of each supporting passage, in the order of the decomposition, or the one with the answer last.
 
   Raises:
-    NotShown: no passage is marked as supporting, or no sentence of those has the answer (unless it is yes or no).
+    NotShown: the row is marked as unanswerable; no passage is marked as supporting, or no sentence of those has the
+      answer (unless it is yes or no).
   """
   if not example.golds or not example.supporting:
     raise NotShown("no answer in the row" if not example.golds else "no passage marked as supporting")
+  if not example.meta.get("answerable", True):
+    raise NotShown("marked as unanswerable")
   result = list(_of_steps(example))
   if {fact.number - 1 for fact in result} != {*example.supporting}:
     result = [_fact(example, place, example.golds, example.question) for place in sorted({*example.supporting})]

@@ -180,6 +180,11 @@ def test_a_no_is_not_looked_for_in_the_passages():
   assert (fact.sentence, fact.golds) == ("It is in Norway.", ("Norway",))
 
 
+def test_a_row_that_is_marked_as_unanswerable_is_not_shown():
+  with pytest.raises(scripts.NotShown, match="unanswerable"):
+    scripts.facts(dataclasses.replace(ONE_HOP, meta=dict(answerable=False)))
+
+
 def test_the_command(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [ONE_HOP, TWO_HOPS])
   words = ["demonstrate", "--config=arena", "--config.switches.instructions=short"]
