@@ -10,7 +10,7 @@ from typing import Any
 
 from ragrl_jax import recipes, retrieval, structs
 from ragrl_jax.core.rewards import queries
-from ragrl_jax.data import transcripts
+from ragrl_jax.data import digests, transcripts
 from ragrl_jax.evaluation import answer_files, comparison, harness
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts
@@ -149,7 +149,7 @@ def keep_right(
 
   Raises:
     ValueError: a folder is not a finished evaluation, the recipes differ, the recipe's episodes or the evaluation's
-      prompts cannot be trained on, or a question is not among the examples, or lacks its passages there.
+      prompts cannot be trained on, or a question is not among the examples, or lacks its passages there, or has others.
 
   Source: rejection sampling as in Search-R1 (arXiv 2503.09516) sec. 5.1: five samples a question, the right ones kept.
   """
@@ -159,7 +159,8 @@ def keep_right(
   earlier: dict[tuple[str, str], list[transcripts.Turns]] = {}
   counts: collections.Counter = collections.Counter()
   folders = [part for folder in folders for part in answer_files.parts(pathlib.Path(folder))]
-  settings, recipe = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
+  settings_of = {str(folder): answer_files.finished(folder)["settings"] for folder in folders}
+  settings, recipe = _agreed([*settings_of.items()])
   if settings.get("own_passages") is False:
     by_place = {place: questions.without_passages(example) for place, example in by_place.items()}
   bare = sum(not example.passages for example in by_place.values())
@@ -173,8 +174,8 @@ def keep_right(
     played = list(episodes_lib.read_folder(folder))
     if len(rows) != len(played):
       raise ValueError(f"{folder}: {len(rows)} predictions and {len(played)} episodes: run the evaluation to its end.")
-    for row, logged in zip(rows, played):
-      place = (row["source"] or "", row["id"])
+    places = [(row["source"] or "", row["id"]) for row in rows]
+    for place, row, logged in zip(places, rows, played):
       if place not in by_place:
         raise ValueError(f"{folder}: question {row['id']!r} is not in --data: give it the evaluation's questions.")
       if comparison.asked_of(row) != (by_place[place].question, by_place[place].golds):
@@ -187,6 +188,12 @@ def keep_right(
       counts[status] += 1
       if status == "kept":
         earlier.setdefault(place, []).append(turns)
+    shown = (settings_of[str(folder)].get(answer_files.CONTENTS) or {}).get("passages")
+    if recipe.needs_passages and shown not in (None, digests.by_field(map(by_place.get, places)).get("passages")):
+      raise ValueError(
+        f"{folder}: its questions have other passages in --data, so SFT would train on other prompts: give the "
+        "evaluation's questions."
+      )
   pairs = [(example, turns) for place, example in by_place.items() for turns in earlier.get(place, [])]
   return list(zip(_named([example for example, _ in pairs]), [turns for _, turns in pairs])), counts
 

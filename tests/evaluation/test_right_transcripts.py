@@ -60,12 +60,17 @@ def test_cut_and_failed_episodes_are_not_kept_nor_passages_that_the_prompt_lacke
 
 def test_what_cannot_be_trained_on(tmp_path):
   good = sampled(tmp_path / "good", RIGHT, OSLO)
+  shown = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
+  given = sampled(tmp_path / "shown", SHORT, OSLO, recipe="untrained", preset="given", examples=shown)
+  assert demonstrations.keep_right([given], shown)[1] == {"kept": 2}
+  others = [dataclasses.replace(example, passages=(Passage("q", "T", "Bob."),)) for example in EXAMPLES]
   for folders, examples, says in (
     ([good, sampled(tmp_path / "other", RIGHT, OSLO, preset="repo")], EXAMPLES, "differ in switches"),
     ([sampled(tmp_path / "noisy", RIGHT, OSLO, noise=8)], EXAMPLES, "prompts were changed"),
     ([sampled(tmp_path / "sure", SHORT, OSLO, recipe="untrained", preset="sure")], EXAMPLES, "several conversations"),
     ([sampled(tmp_path / "given", SHORT, OSLO, recipe="untrained", preset="given")], EXAMPLES, "2 of its 2 questions"),
     ([sampled(tmp_path / "agent", SHORT, OSLO, recipe="agent", preset="paper")], EXAMPLES, "program's own messages"),
+    ([given], others, "other passages in --data"),
     ([good], EXAMPLES[:1], "question '2' is not in --data"),
     ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"),
     ([tmp_path], EXAMPLES, "it has no metrics.json"),
