@@ -198,16 +198,22 @@ def write_verdicts(
   write_json(pathlib.Path(out) / METRICS, metrics)
 
 
+def labelled_by(path: str | pathlib.Path) -> dict[str, Any]:
+  """What the file of `write_labels` says of these labelled pairs; {} if it is not there, or is of other pairs."""
+  beside = pathlib.Path(path).parent / LABELLED_BY
+  result = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+  is_known = result and result.get("files", {}).get(pathlib.Path(path).name) == sums.digest(pathlib.Path(path))
+  return result if is_known else {}
+
+
 def _labels(path: str, model: str) -> dict[str, Any]:
   """Who labelled the pairs; `by` is "unknown" if no file beside them says so. `trained_on` says whether the judge was
   trained on "these" labels or on "others", if its run's training file is here."""
   if path.endswith(".csv"):
     return dict(by="person")
-  beside = pathlib.Path(path).parent / LABELLED_BY
-  result = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-  files = result.pop("files", {})
-  if files.get(pathlib.Path(path).name) != sums.digest(pathlib.Path(path)):
+  if not (result := labelled_by(path)):
     return dict(by="unknown")
+  files = result.pop("files")
   config = pathlib.Path(model).parent / changes.FILE
   run = json.loads(config.read_text(encoding="utf-8")) if model and config.is_file() else {}
   if (trained := pathlib.Path(stored_paths.found((run.get("data") or {}).get("train") or "", config.parent))).is_file():

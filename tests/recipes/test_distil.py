@@ -167,3 +167,7 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   assert [pair.meta["turns"] for pair in held_out] == [[["model", pair.golds[0]]] for pair in held_out]
   found = json.loads(say(f"--compare={tmp_path}/held_out.jsonl.gz"))
   assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge compared with itself
+  told = ragrl(
+    "make-judge-data", "--config=veritas:smoke", f"--compare={tmp_path}/held_out.jsonl.gz", "--term=think_search"
+  )
+  assert told.returncode == 2 and "labels are of another term: give --term=information_think." in told.stderr

@@ -68,6 +68,8 @@ def main():
   if COMPARE.value:
     by_hand = COMPARE.value.endswith(".csv")
     pairs = raters.labelled_by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
+    if (term := raters.labelled_by(COMPARE.value).get("term", TERM.value)) != TERM.value:
+      raise ValueError(f"--compare={COMPARE.value}: its labels are of another term: give --term={term}.")
     if OUT.value:
       folders.refuse_others(OUT.value, folders.SCORES)
     verdicts = judged(judge, pairs)
