@@ -27,6 +27,10 @@ from ragrl_jax.structs import ToolFailed
 
 OPENAI = "https://api.openai.com/v1"
 RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # temporary errors
+# Values of finish_reason, of OpenRouter, DeepSeek, Mistral, vLLM and SGLang among others: of answers that the server
+# broke off by a fault of its own, which are no answers; and of those that a limit or a filter has cut.
+BROKEN = frozenset({"error", "abort", "insufficient_system_resource"})
+CUT = frozenset({"length", "model_length", "content_filter"})
 MAX_BYTES = 8 << 20  # longest answer, in bytes
 WORDS = 200  # most characters of a refusal in a message
 
@@ -107,8 +111,8 @@ class Client:
   def ask(self, question: Sequence[Mapping[str, str]] | str | list[int], **sampling: Any) -> Completion:
     """The model's answer.
 
-    Lost connections, time-outs, unreadable answers and a status in RETRY are retried. Any other refusal ends the
-    question at once.
+    Lost connections, time-outs, unreadable or BROKEN answers and a status in RETRY are retried. Any other refusal ends
+    the question at once.
 
     Args:
       question: chat messages with role and content; or a text that the model continues, as such or as token ids.
@@ -139,7 +143,7 @@ class Client:
       elif (completion := _read(reply.body)) is not None:
         return completion
       else:
-        why = f"the server's reply is not a completion: {self._words(reply.text)}"
+        why = f"the server's reply is not a whole completion: {self._words(reply.text)}"
     raise NoCompletion(
       f"{self.model} at {self.where} gave no answer after {calls} call{'s' * (calls != 1)}: {why}",
       status if status not in RETRY else 0,
@@ -185,10 +189,10 @@ def daemon(function: Callable[..., Any], *arguments: Any, name: str = "chat") ->
 
 
 def _read(body: Any) -> Completion | None:
-  """The first choice of a completion, of a chat or of a text; None if there is none."""
+  """The first choice of a completion, of a chat or of a text; None if there is none, or only a BROKEN one."""
   choices = body.get("choices") if isinstance(body, dict) else None
   choice = choices[0] if isinstance(choices, list) and choices else None
-  if not isinstance(choice, dict):
+  if not isinstance(choice, dict) or (why := str(choice.get("finish_reason"))) in BROKEN:
     return None
   message = choice.get("message")
   if not isinstance(message, dict):
@@ -206,7 +210,7 @@ def _read(body: Any) -> Completion | None:
   return Completion(
     well_formed(content),
     well_formed(reasoning),
-    choice.get("finish_reason") == "length",
+    why in CUT,
     stop if isinstance(stop, str) else "",
     tokens_in,
     tokens_out,

@@ -78,6 +78,8 @@ def later(said):
   b"{no json", b'"text"', {}, {"choices": []}, {"choices": "x"}, {"choices": [[]]}, {"choices": [{"message": None}]},
   {"choices": [{"message": "1"}]}, {"choices": [{"message": {"content": None}}]},
   {"choices": [{"message": {"content": ["1"]}}]}, pytest.param(DEEP, id="deep"),
+  # the server has failed within its answer
+  *(completion("1", finish_reason=reason) for reason in ("error", "abort", "insufficient_system_resource")),
   pytest.param(b'{"choices": ' + b"9" * 5000 + b"}", id="long integer"), b'{"choices": "\xff\xfe"}',
   pytest.param(b"x" * 3000, id="long"), Response(ZIPPED, headers={"content-encoding": "gzip"}), 500,
   *map(later, [b"\xb2", b"-1", b"nan", b"9" * 400, b"Wed, 21 Oct 2099 07:28:00 GMT"]),
@@ -129,7 +131,7 @@ def test_a_server_that_drips_bytes_is_given_up_within_the_deadline(start):
     assert time.monotonic() - began < 100  # it would continue for ever
 
 
-CUT = dict(choices=[dict(finish_reason="length", message=dict(role="assistant", content="I think 1"))])
+CUT = [completion("I think 1", finish_reason=reason) for reason in ("length", "model_length", "content_filter")]
 THOUGHTS = [
   dict(choices=[dict(finish_reason="length", message=dict(role="assistant", content=None) | {name: "I think 1"})])
   for name in ("reasoning", "reasoning_content")
@@ -137,7 +139,7 @@ THOUGHTS = [
 
 
 @pytest.mark.parametrize(
-  "said,why", [("It depends\n", "'It depends"), *((said, "cut off") for said in (CUT, *THOUGHTS))]
+  "said,why", [("It depends\n", "'It depends"), *((said, "cut off") for said in (*CUT, *THOUGHTS))]
 )
 def test_answers_without_a_verdict_are_none_and_not_retried_and_the_first_is_logged(caplog, said, why):
   with serving(lambda messages, n: said) as (endpoint, server):
