@@ -52,6 +52,7 @@ class Completion:
     reasoning: the model's reasoning if the server sends it separately; else "".
     cut: whether the answer was cut off before its end.
     stop: the stop string that ended it, if the server says so; else "". It is not part of the text.
+    ended: whether the server says that a token ended it, such as EOS, and no stop string.
     tokens_in, tokens_out: the server's token counts of question and answer; None if it reports none.
     logprobs: (text in UTF-8, log-probability) of each token, if they were asked for; nan where the server has none, as
       for the first token of an echoed text.
@@ -61,6 +62,7 @@ class Completion:
   reasoning: str = ""
   cut: bool = False
   stop: str = ""
+  ended: bool = False
   tokens_in: int | None = None
   tokens_out: int | None = None
   logprobs: Sequence[tuple[bytes, float]] = ()
@@ -204,7 +206,9 @@ def _read(body: Any) -> Completion | None:
     content = ""
   if not isinstance(content, str):
     return None
-  stop, usage = choice.get("stop_reason"), body.get("usage")
+  # vLLM's name and SGLang's: a stop string, or the id of the token that ended the answer.
+  stops = (choice.get(name) for name in ("stop_reason", "matched_stop"))
+  stop, usage = next((stop for stop in stops if stop is not None), None), body.get("usage")
   counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
   tokens_in, tokens_out = (count if type(count) is int and count >= 0 else None for count in counts)
   return Completion(
@@ -212,6 +216,7 @@ def _read(body: Any) -> Completion | None:
     well_formed(reasoning),
     why in CUT,
     stop if isinstance(stop, str) else "",
+    type(stop) is int,
     tokens_in,
     tokens_out,
     _logprobs(choice.get("logprobs")),

@@ -168,7 +168,8 @@ def find_end(reply: Completion, accept: Sequence[str], opened: str = "") -> tupl
   """(text with its stop string, name of the stop). The name is EOS without one, and CUT if the text was cut off.
 
   Servers leave out the stop string, and few name it. So the stop is the first stop string in the text (if the server
-  did not stop), or the one that the server names, or the closing tag of the tag that is open at the end.
+  did not stop), or the one that the server names, or the closing tag of the tag that is open at the end, unless the
+  server names a token, such as EOS.
 
   Args:
     reply: the server's answer.
@@ -186,6 +187,8 @@ def find_end(reply: Completion, accept: Sequence[str], opened: str = "") -> tupl
     return text, CUT
   if reply.stop in accept:
     return text + reply.stop, reply.stop
+  if reply.ended:
+    return text, EOS
   # Prompts mention tags too, so only the last characters before the turn are searched (LEAR opens an answer there).
   open_places = {stop: _open_at(opened[-TAIL:] + text, stop) for stop in accept}
   stop = max((stop for stop in accept if open_places[stop] >= 0), key=lambda stop: open_places[stop], default=EOS)

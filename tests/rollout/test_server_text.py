@@ -19,6 +19,7 @@ STOPS = ("</search>", "</answer>", "<|end_of_query|>")
   (Completion("<|begin_of_query|> a"), "", "<|begin_of_query|> a<|end_of_query|>", "<|end_of_query|>"),
   (Completion("a", stop="</search>"), "", "a</search>", "</search>"),  # the one that the server names
   (Completion("a", stop="</other>"), "", "a", "eos"),
+  (Completion("<answer> a", ended=True), "", "<answer> a", "eos"),  # by EOS: the tag stays open, as in the engine
   (Completion("<answer> a", cut=True), "", "<answer> a", ""),  # it was cut off, and closed by nobody
   (Completion("Paris"), "Evidence.\n<answer>", "Paris</answer>", "</answer>"),  # opened before the turn
   (Completion("Paris"), "<answer> x </answer>", "Paris", "eos"),
@@ -27,6 +28,15 @@ STOPS = ("</search>", "</answer>", "<|end_of_query|>")
 ])  # fmt: skip
 def test_the_end_of_a_turn(reply, opened, text, stop):
   assert endpoint_client.find_end(reply, STOPS, opened) == (text, stop)
+
+
+@pytest.mark.parametrize(("said", "stop", "ended"), [
+  (dict(stop_reason="</a>"), "</a>", False), (dict(matched_stop="</a>"), "</a>", False),
+  (dict(stop_reason=None), "", False), (dict(stop_reason=7), "", True), (dict(matched_stop=7), "", True),
+])  # fmt: skip
+def test_what_ended_an_answer_has_the_names_of_vllm_and_sglang(said, stop, ended):
+  choice = dict(finish_reason="stop", text="x", **said)
+  assert client._read(dict(choices=[choice])) == Completion("x", stop=stop, ended=ended)
 
 
 def test_the_stop_that_is_complete_first_counts():
