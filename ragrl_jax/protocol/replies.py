@@ -200,4 +200,6 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _ended(piece: Piece, called: bool) -> dict[str, Any]:
-  return dict(finish_reason=("tool_calls" if called else piece.finish) or None, stop_reason=piece.stop)
+  # A reply that was cut off after a call may have been about to make another one: "length" says so.
+  finish = "tool_calls" if called and piece.finish != "length" else piece.finish
+  return dict(finish_reason=finish or None, stop_reason=piece.stop)

@@ -57,6 +57,14 @@ def test_calls_are_read_outside_thoughts(form, text, content, number):
   assert (shown[-1], len(calls)) == (content, number)
 
 
+@pytest.mark.parametrize("finish, said", [("stop", "tool_calls"), ("length", "length")])
+def test_a_reply_that_was_cut_off_after_a_call_says_so(finish, said):
+  piece = replies.Piece(0, f"{CALL}\n", (1,), (0.0,), finish)
+  (choice,) = made(OWN).whole([piece])["choices"]
+  assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == (said, 1)
+  assert made(OWN).events(piece)[-1]["choices"][0]["finish_reason"] == said
+
+
 def test_nothing_of_a_thought_is_held_back():
   thought = f"<think>draft {CALL} <too"
   reply, shown = made(OWN), ""
