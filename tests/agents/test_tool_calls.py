@@ -144,9 +144,13 @@ def test_calls_by_hand(form, said, text, found):
   (dict(type=["integer", "null"]), "null", None), (dict(anyOf=[dict(type="string"), dict(type="null")]), "1", "1"),
   (dict(anyOf=[dict(type="string"), dict(type="null")]), "null", None),
   (dict(type="boolean"), "True", True), (dict(type="boolean"), "false", False), (dict(type="array"), '["a"]', ["a"]),
+  ({"$ref": "#/$defs/Place"}, '{"a": 1}', dict(a=1)), (dict(allOf=[{"$ref": "#/$defs/Place"}]), '{"a": 1}', dict(a=1)),
+  ({"$ref": "#/$defs/Many"}, "3", 3), ({"$ref": "#/$defs/Other"}, "3", "3"), ({"$ref": "https://a/b"}, "3", "3"),
 ])  # fmt: skip
 def test_the_schema_says_which_values_are_texts(schema, text, value):
-  functions = dict(f=dict(properties={} if schema is None else dict(x=schema)))
+  many = dict(anyOf=[dict(type="integer"), {"$ref": "#/$defs/Many"}])  # it refers to itself
+  definitions = {"$defs": dict(Place=dict(type="object"), Many=many)}
+  functions = dict(f=dict(properties={} if schema is None else dict(x=schema)) | definitions)
   _, (call,) = call_texts.calls(PLACE.format(text), CODERS, functions)
   assert json.loads(call.arguments) == dict(x=value)
 

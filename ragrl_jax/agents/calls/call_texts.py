@@ -179,14 +179,13 @@ def _parameters(body: str, schema: Any) -> dict[str, Any]:
       raise Malformed("the arguments must be <parameter=NAME>…</parameter> and nothing else")
     if match[1] in result:
       raise Malformed(f"<parameter={match[1][:40]}> stands in the call twice")
-    result[match[1]] = _value(match[2], properties.get(match[1]))
+    result[match[1]] = _value(match[2], _kinds(properties.get(match[1]), schema, set()))
     at = match.end()
   return result
 
 
-def _value(text: str, schema: Any) -> Any:
-  """A parameter's value: the text, or, if the schema excludes strings and the text is JSON, the JSON value."""
-  kinds = _kinds(schema)
+def _value(text: str, kinds: set[str]) -> Any:
+  """A parameter's value: the text, or, if its types exclude strings and the text is JSON, the JSON value."""
   if "null" in kinds and text == "null":
     return None
   if "string" in kinds or not kinds:
@@ -197,16 +196,25 @@ def _value(text: str, schema: Any) -> Any:
   return text if value is None else value
 
 
-def _kinds(schema: Any) -> set[str]:
-  """The JSON types of a schema, those of its alternatives included."""
+def _kinds(schema: Any, root: Any, seen: set[str]) -> set[str]:
+  """The JSON types of a schema, those of its alternatives and of the definitions that it refers to included.
+
+  Args:
+    root: the schema of all parameters, which has the definitions: "#/$defs/Place" is its ["$defs"]["Place"].
+    seen: the references that have been followed, since definitions may refer to each other.
+  """
   if not isinstance(schema, Mapping):
     return set()
   kinds = schema.get("type", ())
   result = {kinds} if isinstance(kinds, str) else {kind for kind in kinds if isinstance(kind, str)}
-  for name in ("anyOf", "oneOf"):
-    if isinstance(some := schema.get(name), list):
-      result |= {kind for one in some for kind in _kinds(one)}
-  return result
+  parts = [one for name in ("anyOf", "oneOf", "allOf") if isinstance(some := schema.get(name), list) for one in some]
+  if isinstance(name := schema.get("$ref"), str) and name.startswith("#/") and name not in seen:
+    seen.add(name)
+    at = root
+    for key in name.split("/")[1:]:
+      at = at.get(key) if isinstance(at, Mapping) else None
+    parts.append(at)
+  return result.union(*(_kinds(one, root, seen) for one in parts))
 
 
 def _json(text: str) -> Any:
