@@ -20,7 +20,7 @@ from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.prompting import chat
-from ragrl_jax.rollout import collect
+from ragrl_jax.rollout import collect, group_sampler
 from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards, rollback
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
@@ -235,7 +235,8 @@ def evaluator(
     ValueError: the questions cannot be read or do not fit, or a stage waits for a metric that is never measured.
 
   Returns:
-    (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured.
+    (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured. If more questions
+    failed than a step of the run may (max_failed_share), these are only their numbers, and a warning is logged.
   """
   if isinstance(config, prepared_lib.Prepared):
     config, recipe = config.settings, config.recipe
@@ -257,6 +258,12 @@ def evaluator(
       return {}
     fitting = questions.fitting(config, player, examples)
     metrics, scored = measure(player, params, fitting, version=step, batch=batch)
+    try:
+      shares = config.retrieval.max_failed_share, config.judge.max_failed_share
+      group_sampler.refuse_failures([one.episode for one in scored], *shares)
+    except group_sampler.TooManyFailures as error:  # the scores of the few others would be compared with other steps'
+      logging.warning("step %d: its held-out questions are not scored: %s", step, error)
+      return harness.flat({name: metrics[name] for name in ("n", "failed", "unjudged")})
     if workdir is not None:
       keep(workdir, step, player.recipe, scored)
     return harness.flat(metrics)

@@ -10,9 +10,9 @@ from ragrl_jax import recipes, settings
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
-from ragrl_jax.run import questions
+from ragrl_jax.run import questions, rewards
 from ragrl_jax.store import episodes
-from ragrl_jax.structs import Example, Passage
+from ragrl_jax.structs import Episode, Example, Passage
 
 PASSAGES = tuple(Passage("", f"T{i}", f"Text of number {i}.") for i in range(3))
 
@@ -47,6 +47,20 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
     sft.planned(settings.of(config_lib.load("arena:sft")))
   with pytest.raises(ValueError, match=r"Name a file instead \(--data\)"):
     questions.testing(config, away, max_examples=0)
+
+
+def test_held_out_questions_that_an_outage_failed_have_no_scores(tmp_path, monkeypatch, caplog):
+  ended = lambda why: Episode((), ended=why, failure="the retriever is down")
+  scored = [rewards.Scored(None, ended(why), {}, {}, None, None) for why in ("answer", "failed")]
+  metrics = dict(n=1, failed=1, unjudged=0, em=1.0)
+  monkeypatch.setattr(evaluate, "measure", lambda *_, **__: (metrics, scored))
+  config, examples = config_lib.default_config(), [Example("q", "Who?", ("a",))]
+  measure = lambda: evaluate.evaluator(config, examples, workdir=tmp_path)(config.steps, mock.Mock(), None)
+  assert measure() == {"evaluation/n": 1, "evaluation/failed": 1, "evaluation/unjudged": 0}
+  assert "the retriever is down" in caplog.text and not [*tmp_path.iterdir()]
+  config.retrieval.max_failed_share = 0.5
+  monkeypatch.setattr(evaluate, "keep", lambda *_: None)
+  assert measure()["evaluation/em"] == 1.0
 
 
 def test_prompts_that_are_too_long_are_left_out(tmp_path, caplog):
