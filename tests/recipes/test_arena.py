@@ -242,6 +242,7 @@ def test_what_is_earned_stays_earned_when_guarded():
     ("paper", said(analysis=reasoned), 13.0), ("paper", said(answer="Bob", analysis=reasoned), 2.0),
     ("paper", said("［１，５］", analysis=reasoned), 13.0),
     ("paper", said(analysis=reasoned.replace("[1]", "［１］").replace("[5]", "［５］")), 13.0),
+    ("paper", said(analysis="[1]说到她，[5]也是。"), 13.0),  # no spaces: each sign is a word
     ("paper", said("[1]", "Bob", reasoned), 1.5),
     ("paper", said("[1, 2]", "Bob", reasoned + " Not [2]."), 1.5),  # half of them are right
     ("naive", f"<think>{reasoned}</think><answer>Ann Lee</answer>", 2.0), ("direct", "<answer>Ann Lee</answer>", 2.0),

@@ -3,12 +3,12 @@
 import re
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.core.text import forms
+from ragrl_jax.core.text import forms, tokens
 from ragrl_jax.recipes.arena.reward import Reward
 from ragrl_jax.structs import Episode, Example
 
 LEAST_WORDS = 5  # fewest words of an analysis or a thought
-_WORD, _NUMBER = re.compile(r"\w+"), re.compile(r"\d+")
+_NUMBER = re.compile(r"\d+")
 
 
 class Measured(Reward):
@@ -35,7 +35,7 @@ class Measured(Reward):
     analysis = " ".join(forms.typed(parser.section(text, name) or "") for name in ("analysis", "think"))
     numbers = set(_NUMBER.findall(forms.typed(parser.section(text, "relevance") or "")))
     golds = set(map(str, self.golds(example)))
-    reasons = len(parser.sections) == 1 or len(_WORD.findall(analysis)) >= LEAST_WORDS
+    reasons = len(parser.sections) == 1 or len(tokens.words(analysis)) >= LEAST_WORDS
     return dict(
       out_of_shape=pays and not shaped,
       shape_alone=shaped and not pays,
