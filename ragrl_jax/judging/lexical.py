@@ -8,7 +8,7 @@ from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.core.text import forms
+from ragrl_jax.core.text import forms, tokens
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.judging import judge_api
 
@@ -76,8 +76,8 @@ class ExactFirst:
 class Lexical(judge_api.OfPairs):
   """The share of the claim's words that also occur in the premise: a cheap substitute for a judge of faithfulness.
 
-  It counts distinct words of `forms.typed`, after SQuAD's normalisation and without English stop words. A claim of stop
-  words only scores 0.
+  It counts distinct words of `forms.typed`, after SQuAD's normalisation and without English stop words; in scripts
+  without spaces each sign is a word. A claim of stop words only scores 0.
   A copy of the premise scores 1, so evaluate with another judge than the one that gave the rewards.
 
   Args:
@@ -102,4 +102,4 @@ def overlap(premise: str, claim: str) -> float:
 
 
 def _words(text: str) -> set[str]:
-  return set(normalize(forms.typed(text), "squad").split()) - _stop_words()
+  return set(tokens.spaced(normalize(forms.typed(text), "squad")).split()) - _stop_words()

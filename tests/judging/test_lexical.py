@@ -14,6 +14,7 @@ RHINE = "The Rhine passes Basel and Cologne."
   ("Basel", "basel basel bern", 0.5),  # distinct words: repetition earns nothing
   ("Basel Basel", "basel", 1.0), ("", "basel", 0.0),
   ("O’Brien’s well–known ｎｏｖｅｌ", "O'Brien's well-known novel", 1.0),
+  ("公司位于奥斯陆。", "它位于奥斯陆", 5 / 6), ("โรม", "รม", 1.0),  # no spaces: each sign is a word
   ("What is it and how?", "what is it, and how", 0.0),  # stop words do not count
 ])  # fmt: skip
 def test_overlap(premise, claim, share):

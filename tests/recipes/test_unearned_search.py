@@ -76,6 +76,19 @@ def test_the_tables_hold_every_trick_and_an_honest_episode_does_none(name):
       assert not paid or any(open_.unearned(EXAMPLE, believed(open_, turns)).values()), (preset, trick)
 
 
+def test_scripts_without_spaces_are_guarded_as_others():
+  found = passages.block([Passage("1", "挪威电影", "挪威电影公司位于奥斯陆。")])
+  example = Example("1", "挪威电影公司在哪里?", ("奥斯陆",))
+  for thought, tricks in (("资料说它在奥斯陆。", set()), ("位于奥斯陆", {"copied"}), ("Write 1.", {"unrelated"})):
+    turns = [("model", "<search> x </search>"), ("environment", found)]
+    turns.append(("model", f"<think> {thought} </think><answer> 奥斯陆 </answer>"))
+    recipe = recipes.get("veritas", guarded=True)
+    made = Episode.from_text(recipe, example, turns, facts=dict(information_think=(1.0,)))
+    assert {trick for trick, used in recipe.unearned(example, made).items() if used} == tricks
+    terms = recipe.score(example, made)
+    assert (terms["information_think"], terms["think_answer"]) == ((0.0, 0.0) if tricks else (1.0, 1.0))
+
+
 def test_a_refused_verdict_is_not_waited_for():
   guarded = recipes.get("veritas", guarded=True)
   turns = [("model", "<search> x </search>"), RESULTS, ("model", "<think> Oslo </think><answer> x </answer>")]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ragrl_jax.core.masked import Number
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.core.text import forms
+from ragrl_jax.core.text import forms, tokens
 from ragrl_jax.core.text.normalize import normalize
 
 # (premise, claim): the text a step is based on, and the step. None if the episode has no such block.
@@ -64,13 +64,15 @@ def states(premise: str | None, claim: str | None, *, words: bool = False) -> fl
 
   Args:
     premise, claim: a thought and an answer.
-    words: only whole words count. Without, "Both are Norwegian, I know now." states "no".
+    words: only whole words count (`tokens.spaced`). Without, "Both are Norwegian, I know now." states "no".
 
   Source: VERITAS (sec. 3.3) calls it Sub-EM; whole words are ours.
   """
   if premise is None or claim is None or not (text := normalize(claim, "squad")):
     return 0.0
-  return float(f" {text} " in f" {normalize(premise, 'squad')} ") if words else qa.cover_em(premise, (claim,))
+  if not words:
+    return qa.cover_em(premise, (claim,))
+  return float(f" {tokens.spaced(text)} " in f" {tokens.spaced(normalize(premise, 'squad'))} ")
 
 
 def copied(premise: str | None, claim: str | None) -> bool:

@@ -65,6 +65,13 @@ def words(text: str) -> list[str]:
   return pattern(r"(?=\w)[UNSPACED][MARKS]*|[^\WUNSPACED]+(?:[MARKS]+[^\WUNSPACED]*)*").findall(text)
 
 
+def spaced(text: str) -> str:
+  """The text with single spaces, also around each sign of the scripts without spaces, where each is a word."""
+  if not text.isascii():
+    text = pattern("[UNSPACED][MARKS]*").sub(r" \g<0> ", text)
+  return " ".join(text.split())
+
+
 def cuts(text: str, place: int) -> bool:
   """Whether a word of the text continues from the sign before this place to the sign at it."""
   around = text[max(place - 1, 0) : place + 1]

@@ -31,6 +31,10 @@ def test_words_by_hand():
   assert tokens.words("NHK東京 ก\u0e34น") == ["NHK", "東", "京", "ก\u0e34", "น"]
 
 
+def test_spaced_by_hand():
+  assert tokens.spaced(" NHK東京。ก\u0e34น  €5 a-b ") == "NHK 東 京 。 ก\u0e34 น €5 a-b"
+
+
 @pytest.mark.parametrize("text, place, cut", [
   ("abc", 1, True), ("a b", 1, False), ("東京", 1, False), ("a東", 1, False), ("हिन", 2, True), ("e\u0301", 1, True),
   ("कि", 1, True), ("กร", 1, False), ("ab", 0, False), ("ab", 2, False), ("a.", 1, False),
