@@ -7,7 +7,7 @@ from ragrl_jax.core.rewards.faithful import Pair
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import own
-from ragrl_jax.structs import MODEL, Segment
+from ragrl_jax.structs import MODEL, THINK, THOUGHT, Segment
 
 # Field of Steps, which is also the name of a reward term and of a judge's question → what is judged.
 TERMS = {
@@ -80,8 +80,8 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
 
 def _blanked(text: str) -> str:
   """`search_agent.acted` with as many spaces in place of each complete thought, so that places stay."""
-  for thought in tags.pairs(text, "think"):
-    text = text[: thought.start] + " " * (thought.end - thought.start) + text[thought.end :]
+  for start, end in tags.blocks(text, THINK, THOUGHT):
+    text = text[:start] + " " * (end - start) + text[end:]
   return text
 
 

@@ -298,6 +298,8 @@ def test_tag_spam_and_repeated_answers():
   assert scored(with_last(golds), information_think=(1.0, 1.0))["answer"] == 0.0  # the last one counts
   inside = scored(with_last("<think> <answer> Harald III </answer> </think>"), information_think=(1.0, 1.0))
   assert inside["think_answer"] == 0.0  # the thought that contains it is not before it; the one before has no answer
+  nested = with_last("<think> a <think> Oslo </think> perhaps <answer> Oslo </answer> </think>")
+  assert pairs(nested).think_answer == ()  # an answer that a thought only mentions, as for the term answer
 
 
 def test_reading_is_linear():

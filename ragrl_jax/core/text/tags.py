@@ -76,8 +76,8 @@ def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
   return kept[::-1]
 
 
-def without(text: str, opening: str, closing: str, *, thought: str = "think") -> str:
-  """The text without its `opening … closing` blocks, of which the outermost count.
+def blocks(text: str, opening: str, closing: str, *, thought: str = "think") -> list[tuple[int, int]]:
+  """(start, end) of the `opening … closing` blocks of a text, in order; the outermost ones.
 
   A tag that is never closed is a mention: it makes no block, and hides nothing. A closing tag belongs to the last
   opening tag before it that has none, so a mention before a block does not begin it. A block and a complete thought do
@@ -86,11 +86,11 @@ def without(text: str, opening: str, closing: str, *, thought: str = "think") ->
   Example: in "the <a> says <a>x</a> y" the block is "<a>x</a>".
   """
   if opening not in text:
-    return text
+    return []
   thoughts = pairs(text, thought)
   begin, end = {pair.start for pair in thoughts}, {pair.end for pair in thoughts}
   opened: list[int] = []
-  blocks: list[tuple[int, int]] = []
+  result: list[tuple[int, int]] = []
   for tag in re.finditer(f"{re.escape(opening)}|{re.escape(closing)}|(</?{re.escape(thought)}>)", text):
     if tag[1]:
       if tag.start() in begin:
@@ -102,10 +102,16 @@ def without(text: str, opening: str, closing: str, *, thought: str = "think") ->
       opened.append(tag.start())
     elif opened and opened[-1] >= 0:
       start = opened.pop()
-      while blocks and blocks[-1][0] > start:  # it is inside this block
-        blocks.pop()
-      blocks.append((start, tag.end()))
-  starts, ends = [start for start, _ in blocks], [0, *(end for _, end in blocks)]
+      while result and result[-1][0] > start:  # it is inside this block
+        result.pop()
+      result.append((start, tag.end()))
+  return result
+
+
+def without(text: str, opening: str, closing: str) -> str:
+  """The text without its `blocks`."""
+  places = blocks(text, opening, closing)
+  starts, ends = [start for start, _ in places], [0, *(end for _, end in places)]
   return "".join(text[end:start] for end, start in zip(ends, [*starts, len(text)]))
 
 
