@@ -220,9 +220,13 @@ class Reward:
     answer = find_answer(self.parser, episode)
     return 0.0 if answer is None else qa.exact_match(answer, example.golds)
 
+  def earned(self, example: Example, episode: Episode) -> float:
+    """The term `answer` without the guard, 0 or 1."""
+    return self.outcome(example, episode)
+
   def score_answer(self, example: Example, episode: Episode) -> float:
-    """The term `answer`, 0 or 1. If guarded, an answer without a thought earns nothing."""
-    return 0.0 if self.switches.guarded and unthought(episode) else self.outcome(example, episode)
+    """The term `answer`. If guarded, an answer without a thought earns nothing."""
+    return 0.0 if self.switches.guarded and unthought(episode) else self.earned(example, episode)
 
   def score_format(self, example: Example, episode: Episode) -> float:
     """The term `format`: 1 in shape, `final_share` for a wrong answer out of shape, else 0.
@@ -241,5 +245,5 @@ class Reward:
 
   def find_tricks(self, example: Example, episode: Episode, *, format: bool) -> dict[str, bool]:
     """The tricks that these terms pay for, and whether the episode uses them; `format`: the format is paid for."""
-    result = dict(unthought=bool(self.outcome(example, episode)) and unthought(episode))
+    result = dict(unthought=bool(self.earned(example, episode)) and unthought(episode))
     return result | (dict(hollow=hollow(episode), consoled=self._wrong(example, episode)) if format else {})

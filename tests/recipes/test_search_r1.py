@@ -214,6 +214,8 @@ def test_f1_with_penalties_equals_search_r1_plus_plus():
     assert sum(terms[name] * weights[name] for name in weights) == pytest.approx(want), turns
     assert terms.keys() == weights.keys()
   assert recipe.outcome(example, Episode.from_text(recipe, example, cases[0][0])) == 0.0  # still by exact match
+  told = [recipe.unearned(example, Episode.from_text(recipe, example, turns))["unthought"] for turns, _ in cases]
+  assert told == [False, True, False, False, False]  # what F1 pays without a thought is said
 
 
 def test_the_published_table():

@@ -166,12 +166,10 @@ class Reward(search_agent.Reward):
       terms["retrieval"] = float(pays and gold_was_found(self.parser, example, episode))
     return terms
 
-  def score_answer(self, example: Example, episode: Episode) -> float:
-    """The term `answer`: exact match or F1. If guarded, an answer without a thought earns nothing."""
+  def earned(self, example: Example, episode: Episode) -> float:
+    """The term `answer` without the guard: exact match or F1."""
     if self.switches.match == "em":
-      return super().score_answer(example, episode)
-    if self.switches.guarded and search_agent.unthought(episode):
-      return 0.0
+      return self.outcome(example, episode)
     return qa.f1(find_answer(self.parser, episode) or "", example.golds)
 
   def weights(self, step: int) -> Mapping[str, float]:
