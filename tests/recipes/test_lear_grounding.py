@@ -70,11 +70,25 @@ def test_evidence_as_it_is_printed_is_judged_as_it_is_typed(wide):
       assert earned((question, gold, shown), text)[2] == set(trick), (text, shown)
 
 
+def test_evidence_that_repeats_a_word_is_judged_at_once():
+  judge = grounding.Judge((Passage("1", "Oda", "Oda was born in Velmar."),), "Who was born in Velmar?", ("Oda",))
+  for word, lacks in (("text", "not"), ("nothing", "relevant"), ("kontext", "keine")):
+    assert not judge.unit(f"{word} " * 20_000).abstains  # it took minutes
+    assert judge.unit(f"{lacks}. {word} {word} x {lacks}").abstains and not judge.unit(f"{word}. {lacks}").abstains
+
+
 def test_a_reason_that_copies_all_passages_earns_nothing():
   everything = " ".join(passage.text for passage in OSLO)
   assert earned(FOUNDER, "Harald III founded Oslo.", reason=everything)[::2] == (0.0, {"copied_reason"})
   quoting = f'{REASON} Passage 1 says "Harald III founded Oslo." Passage 3 is about Bergen: "Olaf III founded Bergen".'
   assert not earned(FOUNDER, "Harald III founded Oslo.", reason=quoting)[2]
+
+
+def test_a_refusal_is_looked_for_in_linear_time():
+  judge = grounding.Judge((), "Who?", ("x",))
+  for part in ("no none ", "the source, ", "文的"):
+    assert not any(unit.abstains for unit in judge.units(part * 10_000))
+    assert any(unit.abstains for unit in judge.units(f"{part * 10_000} of the text says nothing 没有"))
 
 
 def test_retrieved_passages_are_the_source():

@@ -43,12 +43,17 @@ _SOURCE = r"(?:passage|document|doc|source|text)s?"
 _CITED = re.compile(
   rf"^\W*(?:(?:according to|in|from|as) )?(?:the )?{_SOURCE}[\s(\[#]*\d*[)\]]*|^\W*\d+[.):\]]\s", re.IGNORECASE
 )
-_ABSTAINS = re.compile(  # the last lines: German, French and Spanish; Chinese and Japanese
-  rf"\b(?:{_SOURCE}|context|none of (?:them|these))\b[^.!?]*(?:\b(?:not|no|nothing|none|cannot|lacks?)|n't)\b"
-  rf"|\b(?:no|none|nothing|neither)\b[^.!?]*\b(?:{_SOURCE}|context|relevant|information)\b"
-  r"|\b(?:passag|dokument|document|text|quelle|kontext|contexte?|pasaje)\w*\b[^.!?]*"
-  r"\b(?:nicht|kein\w*|pas|aucun\w*|ning\w+)\b"
-  r"|[文落料][^。]*(?:没有|未|ない|ません)",
+_DENIED = (  # (a passage or "none", its denial or a passage); the last one: German, French and Spanish
+  (rf"\b(?:{_SOURCE}|context|none of (?:them|these))\b", r"(?:\b(?:not|no|nothing|none|cannot|lacks?)|n't)\b"),
+  (r"\b(?:no|none|nothing|neither)\b", rf"\b(?:{_SOURCE}|context|relevant|information)\b"),
+  (
+    r"\b(?:passag|dokument|document|text|quelle|kontext|contexte?|pasaje)\w*\b",
+    r"\b(?:nicht|kein\w*|pas|aucun\w*|ning\w+)\b",
+  ),
+)
+_ABSTAINS = re.compile(  # the first of each in a sentence decides, so that the time is linear
+  "(?:^|(?<=[.!?]))(?:" + "|".join(rf"(?>[^.!?]*?{first})[^.!?]*{then}" for first, then in _DENIED) + ")"
+  r"|(?:^|(?<=。))(?>[^。]*?[文落料])[^。]*(?:没有|未|ない|ません)",  # Chinese and Japanese
   re.IGNORECASE,
 )
 _SEPARATOR = re.compile(r"(?<=\d),(?=\d{3})")
