@@ -28,6 +28,7 @@ FOLDER = pathlib.Path(__file__).parent
 TABLES = tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))
 OF_THEIRS = ("defaults", "refuse", "aside")  # parts with their names
 PARTS = (*OF_THEIRS, "let", "settings", "sizes", "instead", "notes")
+VERLS = ("_self_", "ppo_trainer", "ppo_megatron_trainer", "dapo_trainer")  # YAML files of its own
 VERDICTS = {  # verdict → what it means, in the order in which they are printed
   "unknown": "not known",
   "refused": "refused: they would change results",
@@ -157,7 +158,9 @@ class _Work:
     self.known = _names(one)
     self.read: set[str] = set()  # fields that the formula in hand has read
     has = lambda *names: any(_long(name, one) in script.fields for name in names)
-    self.calls: dict[str, Callable[..., Any]] = dict(formula.CALLS, given=has, join=_join, layers=_layers)
+    self.calls: dict[str, Callable[..., Any]] = dict(
+      formula.CALLS, given=has, join=_join, layers=_layers, others=_others
+    )
     self.refused: dict[str, str] = {}
     self.used: dict[str, dict[str, Any]] = {}  # field → our settings that depend on it
     self.waiting: dict[str, str] = {}  # field → a refused one, without which a setting that depends on it has no value
@@ -262,6 +265,11 @@ def _default(setting: str) -> Any:
 def _join(names: Any) -> str | None:
   """Files as config.data has them: one text, joined by commas."""
   return names if names is None else ",".join(names) if isinstance(names, list) else str(names)
+
+
+def _others(names: Any) -> list[str]:
+  """The files of hydra's list of defaults that are not verl's own."""
+  return [name for name in names or () if isinstance(name, str) and name not in VERLS]
 
 
 def _layers(names: Any) -> str | None:
