@@ -31,6 +31,7 @@ BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that
 BRANCHES, ENDS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 CALLS = dict(GRPOConfig="", ModelConfig="", LoraConfig="lora_", GRPOTrainer="trainer_", load_dataset="dataset_")
 COUNTS = ("num_processes", "nproc_per_node", "nproc-per-node")  # a launcher's flags for the number of processes
+TESTS = ("[", "[[", "test")
 
 
 @dataclasses.dataclass
@@ -108,7 +109,8 @@ def interpolated(fields: dict[str, Any]) -> dict[str, Any]:
 def of_shell(text: str) -> Script:
   """The fields of the command that has most of them."""
   shell = _Shell(text.replace("\r\n", "\n"))
-  result = max((of_words(words) for words in shell.commands), key=lambda script: len(script.fields), default=Script())
+  scripts = [of_words(words) for words in shell.commands]
+  result = max(scripts, key=lambda script: len(script.fields), default=Script())
   result.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
   for words in shell.commands:
     if re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
@@ -116,6 +118,9 @@ def of_shell(text: str) -> Script:
   return result
 
 
+  for other in scripts:
+    if other.fields != result.fields and other.fields.get("module", "") == result.fields.get("module"):
+      result.unread.append((f"another {other.fields['module']}", "the command with most fields alone is read"))
 class _Shell:
   """The commands of a script, each a list of words, after the expansion of variables, arrays and arithmetic."""
 
@@ -131,6 +136,7 @@ class _Shell:
     array: str | None = None  # "NAME=" of an array that is being read, whose words are `words`
     for piece in PIECE.finditer(f"{text}\n"):
       kind, part = piece.lastgroup or "", piece[piece.lastgroup or 0]
+    self.tested = False  # whether a test decides if the command in hand is run: [ … ] && …
       if kind in ("", "comment"):  # or a line that goes on
         continue
       if kind == "bracket" and part == "(" and array is None and ASSIGNED.fullmatch(word or ""):
@@ -150,6 +156,8 @@ class _Shell:
         if isinstance(expanded, str):  # without quotes the shell splits it
           expanded = [expanded] if kind == "double" or expanded == part else expanded.split()
         if expanded:
+          if words:
+            self.tested = part[:2] in ("&&", "||") and (self.tested or words[0] in TESTS)
           *whole, word = [(word or "") + expanded[0], *expanded[1:]]
           words += whole
       else:
@@ -173,7 +181,7 @@ class _Shell:
     """NAME=VALUE or NAME+=VALUE. matters: whether the value has fields; another array is of words of a launcher."""
     name, _, _ = word.partition("=")
     adds, name = name.endswith("+"), name.removesuffix("+")
-    self.branched[name] = (self.depth > 0 and matters) or bool(adds and self.branched.get(name))
+    self.branched[name] = ((self.depth > 0 or self.tested) and matters) or bool(adds and self.branched.get(name))
     self.names[name] = self.names.get(name, type(value)()) + value if adds else value
 
   def _text(self, piece: str) -> str:
@@ -191,7 +199,7 @@ class _Shell:
     match = re.fullmatch(r"\$\{?(\w+|[@*#?!])(?:\[[@*]\])?(?::?[-=](.*?))?\}?", piece, re.DOTALL)
     if not match:
       return piece
-    if match[1] in "@*#?!" or match[1].isdigit():
+    if match[1] in ("@", "*"):
       return ""  # the script's own arguments
     if self.branched.get(match[1]):
       self.unsure[match[1]] = None
@@ -212,7 +220,6 @@ def of_words(words: list[str]) -> Script:
     elif word.startswith("--"):
       flag, has, value = word[2:].partition("=")
       flag = flag.replace("-", "_") if started or flag in COUNTS else f"launcher.{flag}"
-      flag = "num_processes" if flag == "nproc_per_node" else flag
       negated = started and flag.startswith("no_") and not has
       script.fields[flag.removeprefix("no_") if negated else flag] = number_or(value) if has else not negated
       flag = "" if negated or has else flag
@@ -230,6 +237,10 @@ def of_words(words: list[str]) -> Script:
 # ---- Python ----------------------------------------------------------------------------------------------------------
 
 
+  if "nproc_per_node" in script.fields:  # torchrun's, of each machine
+    each, machines = script.fields.pop("nproc_per_node"), script.fields.get("launcher.nnodes", 1)
+    known = isinstance(each, int) and isinstance(machines, int)
+    script.fields["num_processes"] = each * machines if known else f"$({each} * {machines})"
 def of_python(text: str) -> Script:
   """The keywords of GRPOConfig(…), and of calls that belong to it. Names that stand for literals are replaced."""
   names: dict[str, Any] = {}
