@@ -5,6 +5,8 @@ which then has a "$".
 """
 
 import ast
+import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,9 +31,13 @@ FIELD = re.compile(r"(~?)\+{0,2}([A-Za-z_][\w.@/-]*)(?:=(.*))?", re.DOTALL)  # h
 DECLARES = ("export", "local", "declare", "readonly")
 BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that may stand before a command
 BRANCHES, ENDS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
-CALLS = dict(GRPOConfig="", ModelConfig="", LoraConfig="lora_", GRPOTrainer="trainer_", load_dataset="dataset_")
-COUNTS = ("num_processes", "nproc_per_node", "nproc-per-node")  # a launcher's flags for the number of processes
 TESTS = ("[", "[[", "test")
+CALLS = dict(GRPOConfig="", ModelConfig="", LoraConfig="lora_", GRPOTrainer="trainer_", load_dataset="dataset_")
+POSITIONS = dict(  # arguments without a keyword
+  GRPOConfig=("output_dir",), GRPOTrainer=("model", "reward_funcs", "args", "train_dataset", "eval_dataset"),
+  load_dataset=("path", "name"),
+)  # fmt: skip
+COUNTS = ("num_processes", "nproc_per_node", "nproc-per-node")  # a launcher's flags for the number of processes
 
 
 @dataclasses.dataclass
@@ -112,15 +118,15 @@ def of_shell(text: str) -> Script:
   scripts = [of_words(words) for words in shell.commands]
   result = max(scripts, key=lambda script: len(script.fields), default=Script())
   result.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
+  for other in scripts:
+    if other.fields != result.fields and other.fields.get("module", "") == result.fields.get("module"):
+      result.unread.append((f"another {other.fields['module']}", "the command with most fields alone is read"))
   for words in shell.commands:
     if re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
       result.unread.append((words[0], "the shell ends the command before this word, at a comment or without a \\"))
   return result
 
 
-  for other in scripts:
-    if other.fields != result.fields and other.fields.get("module", "") == result.fields.get("module"):
-      result.unread.append((f"another {other.fields['module']}", "the command with most fields alone is read"))
 class _Shell:
   """The commands of a script, each a list of words, after the expansion of variables, arrays and arithmetic."""
 
@@ -130,13 +136,13 @@ class _Shell:
     self.branched: dict[str, bool] = {}  # name → whether it was last set inside a condition or a loop
     self.unsure: dict[str, None] = {}  # those of them that are used
     self.depth = 0
+    self.tested = False  # whether a test decides if the command in hand is run: [ … ] && …
     words: list[str] = []
     outer = words  # those before an array
     word: str | None = None
     array: str | None = None  # "NAME=" of an array that is being read, whose words are `words`
     for piece in PIECE.finditer(f"{text}\n"):
       kind, part = piece.lastgroup or "", piece[piece.lastgroup or 0]
-    self.tested = False  # whether a test decides if the command in hand is run: [ … ] && …
       if kind in ("", "comment"):  # or a line that goes on
         continue
       if kind == "bracket" and part == "(" and array is None and ASSIGNED.fullmatch(word or ""):
@@ -150,14 +156,14 @@ class _Shell:
           array, words = None, outer
         elif array is None and kind == "end":
           self._run(words)
+          if words:
+            self.tested = part[:2] in ("&&", "||") and (self.tested or words[0] in TESTS)
           words = []
       elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, part)):
         expanded = self._expanded(part)
         if isinstance(expanded, str):  # without quotes the shell splits it
           expanded = [expanded] if kind == "double" or expanded == part else expanded.split()
         if expanded:
-          if words:
-            self.tested = part[:2] in ("&&", "||") and (self.tested or words[0] in TESTS)
           *whole, word = [(word or "") + expanded[0], *expanded[1:]]
           words += whole
       else:
@@ -231,41 +237,67 @@ def of_words(words: list[str]) -> Script:
     elif flag:
       now, value = script.fields[flag], number_or(word)
       script.fields[flag] = value if now is True else [*now, value] if isinstance(now, list) else [now, value]
+  if "nproc_per_node" in script.fields:  # torchrun's, of each machine
+    each, machines = script.fields.pop("nproc_per_node"), script.fields.get("launcher.nnodes", 1)
+    known = isinstance(each, int) and isinstance(machines, int)
+    script.fields["num_processes"] = each * machines if known else f"$({each} * {machines})"
   return script if started else Script()
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
 
 
-  if "nproc_per_node" in script.fields:  # torchrun's, of each machine
-    each, machines = script.fields.pop("nproc_per_node"), script.fields.get("launcher.nnodes", 1)
-    known = isinstance(each, int) and isinstance(machines, int)
-    script.fields["num_processes"] = each * machines if known else f"$({each} * {machines})"
 def of_python(text: str) -> Script:
-  """The keywords of GRPOConfig(…), and of calls that belong to it. Names that stand for literals are replaced."""
+  """The keywords of GRPOConfig(…), and of calls that belong to it. Names that stand for one literal are replaced."""
+  tree = ast.parse(text)
+  bound = collections.Counter(_bound(node) for node in ast.walk(tree))
   names: dict[str, Any] = {}
+  made: set[str] = set()  # names that a call below made
   result = Script()
-  statements = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign | ast.Call))
+  statements = (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.Call))
+  seen = set()
   for node in sorted(statements, key=lambda node: node.lineno):
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-      try:
-        names[node.targets[0].id] = _literal(node.value, names)
-      except (ValueError, KeyError, TypeError):
-        names.pop(node.targets[0].id, None)
-    elif isinstance(node, ast.Call) and (called := ast.unparse(node.func).rpartition(".")[2]) in CALLS:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+      target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+      if isinstance(target, ast.Name) and isinstance(node.value, ast.Call) and _called(node.value) in CALLS:
+        made.add(target.id)
+      elif isinstance(target, ast.Name) and node.value and bound[target.id] == 1:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+          names[target.id] = _literal(node.value, names)
+    elif (called := _called(node)) in CALLS:
+      if called in seen:
+        result.unread.append((f"another {called}(…)", "the first one alone is read"))
+        continue
+      seen.add(called)
       if called == "LoraConfig":
         result.fields["use_peft"] = called
-      fields_of = [*zip(("name", "config"), node.args)] if called == "load_dataset" else []
-      for name, value in [*fields_of, *((keyword.arg, keyword.value) for keyword in node.keywords)]:
+      given = zip(POSITIONS.get(called, ()), node.args)
+      for name, value in [*given, *((keyword.arg, keyword.value) for keyword in node.keywords)]:
         if name is None:
           result.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
           continue
+        if called == "load_dataset":  # the command's dataset_name is its path, and dataset_config its name
+          name = {"path": "name", "name": "config"}.get(name, name)
         name = CALLS[called] + name.removeprefix(CALLS[called])
         try:
-          result.fields.setdefault(name, _literal(value, names))
+          result.fields[name] = _literal(value, names)
         except (ValueError, KeyError, TypeError):
-          result.fields.setdefault(name, f"$({ast.unparse(value)})")
+          result.fields[name] = f"$({ast.unparse(value)})"
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in made:
+      result.unread.append((ast.unparse(node), "it is set after the call: write it into the call"))
   return result
+
+
+def _called(node: ast.Call) -> str:
+  return ast.unparse(node.func).rpartition(".")[2]
+
+
+def _bound(node: ast.AST) -> str:
+  """The name that a node gives a value to, if it does."""
+  if isinstance(node, ast.arg):
+    return node.arg
+  return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
 
 
 def _literal(node: ast.expr, names: dict[str, Any]) -> Any:
