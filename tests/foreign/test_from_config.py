@@ -61,7 +61,10 @@ CASES = {
     "critic.warmup_steps": 56,  # int(.05 · 150) = 7, 8 updates a step
     "critic.clip": 0.5, "advantage.kind": "gae", "rollout.context": 8192,
   }),
-  "verl_dapo.sh": (["questions=17398"], "verl 0.6 to 0.9", {"actor_rollout_ref.rollout.val_kwargs.do_sample"}, {
+  "verl_dapo.sh": (["questions=17398"], "verl 0.6 to 0.9", {
+    "actor_rollout_ref.rollout.val_kwargs.do_sample",
+    "data.gen_batch_size",  # an epoch's steps depend on verl's version
+  }, {
     "steps": 33,  # 17398 // 512
     "rollout.context": 22528, "rollout.filter.metric": "outcome",
     "rollout.filter.max_draws": 30,  # 10 batches of 1536 prompts, for 512
@@ -240,6 +243,61 @@ GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"]
     of_text(tmp_path, "GRPOConfig(", "wrong.py")
 
 
+@pytest.mark.parametrize(
+  "text, setting, wanted, refused",  # refused: the field or name that is said instead
+  [
+    ("A = 2\nA *= 4\nGRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
+    ("A = 2\nif x:\n  A = 4\nGRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
+    ("A = 2\ndef f(A):\n  GRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
+    ("A: int = 2\nGRPOConfig(num_iterations=A)", "loss.epochs", 2, None),
+    ("c = GRPOConfig(num_iterations=2)\nc.beta = 0.1", "loss.epochs", 2, "c.beta"),
+    ("GRPOConfig(num_iterations=2)\nGRPOConfig(beta=0.1)", "loss.kl_coef", None, "another GRPOConfig(…)"),
+    ("GRPOConfig()\nGRPOTrainer('m', f)", "model.path", "m", "trainer_reward_funcs"),
+    ("GRPOConfig()\nload_dataset('a', name='b', split='c')", "data.train", "hf:a/b/c", None),
+    ("GRPOConfig()\nload_dataset('json', data_files='a.jsonl')", "data.train", "hf:json//train", "dataset_data_files"),
+    ("GRPOConfig()\nLoraConfig(r=4)", "model.lora.layers", "q v", None),  # PEFT's default
+    ("GRPOConfig(lr_scheduler_type='inverse_sqrt')", "optimizer.warmup_steps", 0, "lr_scheduler_type"),
+    ("GRPOConfig(lr_scheduler_kwargs=dict(num_cycles=2))", "x", None, "lr_scheduler_kwargs"),
+    ("GRPOConfig(lr_scheduler_type='cosine', lr_scheduler_kwargs={'num_cycles': 2})", "x", None,
+     "lr_scheduler_kwargs.num_cycles"),
+    ("GRPOConfig(num_iterations=2, gradient_accumulation_steps=4, steps_per_generation=2)", "x", None,
+     "num_iterations"),
+  ],
+)  # fmt: skip
+def test_python_says_what_it_cannot_read(text, setting, wanted, refused, tmp_path):
+  made = of_text(tmp_path, text, "run.py", ["num_processes=8", "max_steps=10"])
+  assert (made.defaults | made.given).get(setting) == wanted
+  assert [line.field for line in made.of("refused")] == ([refused] if refused else [])
+
+
+def test_an_epochs_share_ends_with_a_whole_step(tmp_path):
+  made = of_text(tmp_path, "GRPOConfig(num_train_epochs=0.5)", "run.py", ["num_processes=1", "questions=5"])
+  assert made.given["steps"] == 3
+
+
+@pytest.mark.parametrize(
+  "text, wanted, refused",
+  [
+    ("N=${1:-8}\nRUN=$N", 8, []),
+    ("RUN=$1", None, ["data.train_batch_size"]),
+    ('N=8\n[ "$X" = 1 ] && N=4\nRUN=$N', None, ["$N"]),
+    ("mkdir -p x && N=4\nRUN=$N", 4, []),
+    ("RUN=8\nRUN=4", 8, ["another verl.trainer.main_ppo"]),
+  ],
+)
+def test_a_shells_arguments_tests_and_second_commands(text, wanted, refused, tmp_path):
+  command = "python -m verl.trainer.main_ppo trainer.total_training_steps=9 data.train_batch_size"
+  made = of_text(tmp_path, text.replace("RUN", command))
+  assert [line.field for line in made.of("refused")] == refused
+  assert wanted is None or made.given["rollout.prompts_per_step"] == wanted
+
+
+def test_torchruns_processes_are_of_each_machine(tmp_path):
+  text = "torchrun --nnodes={} --nproc-per-node 8 --node_rank=$RANK grpo.py --max_steps 3\n"
+  assert of_text(tmp_path, text.format(2)).given["rollout.prompts_per_step"] == 16
+  assert "num_processes" in [line.field for line in of_text(tmp_path, text.format("1:4")).of("refused")]
+
+
 def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   made = of_text(tmp_path, "python -m verl.trainer.main_ppo data.train_batchsize=8 actor_rollout_ref.rollout.n=5\n")
   (one,) = made.of("unknown")
@@ -259,6 +317,10 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
     ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
     ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
     ("actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True", "one penalty"),
+    (
+      "actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=token-mean",
+      "verl 0.9 averages gspo as this says",
+    ),
   ],
 )  # fmt: skip
 def test_what_has_no_equal_is_refused_with_what_to_do(given, said, tmp_path):
@@ -266,6 +328,32 @@ def test_what_has_no_equal_is_refused_with_what_to_do(given, said, tmp_path):
   made = of_text(tmp_path, text, changes=["questions=9999"])
   (one,) = made.of("refused")
   assert one.field == given.split()[-1].split("=")[0] and said in one.why
+
+
+TURNS = "actor_rollout_ref.rollout.multi_turn.enable=True actor_rollout_ref.rollout.multi_turn"
+
+
+@pytest.mark.parametrize(
+  "given, setting, wanted",
+  [
+    ("data.train_max_samples=3000", "steps", 60),  # 30 epochs of 3000 // 1024
+    ("trainer.critic_warmup=5", "critic.alone_steps", 16),  # the policy learns from step 5 on; 4 updates a step
+    (f"{TURNS}.max_assistant_turns=6 {TURNS}.max_user_turns=2", "switches.max_turns", 2),  # the smaller limit
+    (f"{TURNS}.max_assistant_turns=2 {TURNS}.max_user_turns=9", "switches.max_turns", 1),
+    ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "loss.dual_clip", None),  # theirs has none
+  ],
+)
+def test_single_fields_of_verl_mean_what_they_mean_there(given, setting, wanted, tmp_path):
+  text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
+  made = of_text(tmp_path, text, changes=["questions=9999"])
+  assert (made.defaults | made.given).get(setting) == wanted
+
+
+def test_a_yaml_that_builds_on_another_needs_it(tmp_path):
+  text = "defaults: [{}, _self_]\nactor_rollout_ref: {{model: {{path: m}}}}\ntrainer: {{total_training_steps: 3}}\n"
+  assert of_text(tmp_path, text.format("ppo_trainer"), "run.yaml").complete
+  (line,) = of_text(tmp_path, text.format("mine"), "run.yaml").of("refused")
+  assert line.field == "defaults" and "builds on another" in line.why
 
 
 def test_search_r1s_reward_of_a_wrong_answer_needs_one_of_the_structure(tmp_path):
