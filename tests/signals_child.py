@@ -27,6 +27,6 @@ if __name__ == "__main__":
       with signals.Signals() as received:
         for step in range((run.restored or 0) + 1, config.steps + 1):
           print(step, flush=True)
-          if caught := received.caught():
+          if end := received.end():
             run.leave(step, state, {})
-            raise hosts.Stopped(caught)
+            raise end

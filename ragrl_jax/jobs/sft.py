@@ -64,7 +64,7 @@ def sft(
     resume, accept_changes, profile, say: as for train.train.
 
   Raises:
-    ValueError, lock.Held, learner.NonFinite, hosts.Stopped: as train.train does.
+    ValueError, lock.Held, learner.NonFinite, hosts.Stopped, hosts.Ended: as train.train does.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   prepared = prepare(config, workdir)
@@ -122,7 +122,9 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
         nnx.update(model, state.params)
         metrics |= progress.evaluated(clock, evaluate, step, model)
       metrics |= clock.report()  # what follows counts in the next row
-      last = (done := bool(reached(dict(step=step, **metrics)))) or step == steps
+      # The first host decides for all, because rows have seconds of their own.
+      done = hosts.exchange(bool(reached(dict(step=step, **metrics))))[0]
+      last = done or step == steps
       with clock("writing"):
         if last and hosts.is_first():
           metrics |= progress.costs(run.workdir, metrics, config)
@@ -137,9 +139,9 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
         failed = yield row
       if last:
         break
-      if (number := received.caught()) or failed:
+      if end := received.end(failed):
         run.leave(step, state, {})
-        raise failed or hosts.Stopped(number)
+        raise end
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(model, state.params)

@@ -60,7 +60,7 @@ def train(
     lock.Held: another process trains in the workdir.
     learner.NonFinite, group_sampler.TooManyFailures, rollback.Collapsed: the run had to stop; the message says why and
       what to change.
-    hosts.Stopped: a signal ended it.
+    hosts.Stopped, hosts.Ended: a signal ended it, or an error that was sent to another host's generator.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   prepared = prepare(config, workdir)
@@ -116,7 +116,9 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
         metrics |= progress.evaluated(clock, evaluate, step, player, policy(state.params))
       metrics |= progress.seconds_of(clock, rooms.sampler.reported())
       metrics |= progress.throughput(metrics, rooms.learner, [one.episode for one in scored])
-      last = (done := bool(reached(dict(step=step, **metrics)))) or step == steps
+      # The first host decides for all, because rows have seconds of their own.
+      done = hosts.exchange(bool(reached(dict(step=step, **metrics))))[0]
+      last = done or step == steps
       with clock("writing"):
         if leads:
           run.write(rewards.write, run.workdir, step, scored, player.tokenizer)
@@ -131,9 +133,9 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
         failed = (yield row) or failed
       if last:
         break
-      if (number := received.caught()) or failed:
+      if end := received.end(failed):
         run.leave(step, state, rooms.saved(), older=rooms.sampler.next.weights)
-        raise failed or hosts.Stopped(number)
+        raise end
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(player.model, policy(state.params))

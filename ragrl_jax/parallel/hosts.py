@@ -26,6 +26,10 @@ class Stopped(SystemExit):
     super().__init__(128 + signal)
 
 
+class Ended(RuntimeError):
+  """Another host ends the run after this step because of an error of its own."""
+
+
 def _with_traceback(error: BaseException) -> int:
   traceback.print_exception(error)
   return 1

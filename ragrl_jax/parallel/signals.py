@@ -44,9 +44,21 @@ class Signals:
       self._watching.join()
       os.close(self._read)
 
-  def caught(self) -> int:
-    """Number of the signal that any host has received, 0 for none. All hosts must call this after the same step."""
-    return max(hosts.exchange(self._caught))
+  def end(self, error: BaseException | None = None) -> BaseException | None:
+    """Why all hosts end after this step; None if they go on. All hosts must call this after the same step.
+
+    Args:
+      error: why this host ends, which others may not know, such as that of a user's function.
+
+    Returns:
+      This host's `error`; else hosts.Ended if another host has one, or hosts.Stopped if any has received a signal.
+    """
+    numbers, failed = zip(*hosts.exchange((self._caught, error is not None)))
+    if error is not None:
+      return error
+    if any(failed):
+      return hosts.Ended(f"host {failed.index(True)} ends after this step because of an error, which its log has.")
+    return hosts.Stopped(max(numbers)) if any(numbers) else None
 
   def _note(self, number: int, _) -> None:
     self._caught = self._caught or number

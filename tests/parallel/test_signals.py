@@ -17,13 +17,12 @@ def test_the_first_signal_is_recorded_and_the_handlers_are_restored(number, code
   monkeypatch.setattr(signals, "SOON_S", 60.0)  # however long this thread is stopped between the two
   before = [signal.getsignal(number) for number in signals.SIGNALS]
   with signals.Signals() as received:
-    assert received.caught() == 0
+    assert received.end() is None
     signal.raise_signal(number)
     signal.raise_signal(number)  # the same signal, delivered twice
-    assert received.caught() == number
+    assert received.end().code == code
   assert [signal.getsignal(number) for number in signals.SIGNALS] == before
   assert capfd.readouterr().err.count(f"{number.name}: the step under way is finished and saved first") == 1
-  assert hosts.Stopped(number).code == code
 
 
 def test_a_signal_that_came_soon_is_the_first_one_however_late_it_is_read(monkeypatch):
@@ -40,17 +39,27 @@ def test_a_signal_that_came_soon_is_the_first_one_however_late_it_is_read(monkey
   assert not ended
 
 
+def test_all_hosts_end_after_the_step_at_which_one_has_failed(monkeypatch):
+  error, others = OSError("a tracker is gone"), [(0, False), (0, True)]
+  monkeypatch.setattr(hosts, "exchange", lambda own: [*others, own])
+  received = signals.Signals()
+  assert isinstance(received.end(), hosts.Ended) and "host 1 " in str(received.end())
+  assert received.end(error) is error
+  others[:] = [(signal.SIGTERM, False)]
+  assert received.end().code == 143 and received.end(error) is error
+
+
 def test_other_threads_install_no_handlers():
   found = []
 
   def run():
     with signals.Signals() as received:
-      found.append(received.caught())
+      found.append(received.end())
 
   thread = threading.Thread(target=run)
   thread.start()
   thread.join()
-  assert found == [0]
+  assert found == [None]
 
 
 BUSY = """
