@@ -59,6 +59,7 @@ class Run:
       state = self._found(resume, accept_changes)
     latest, finished, reached = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(state, np.int32)))
     self._latest, self.finished = latest, bool(finished)
+    self._saved: int | None = None  # the step of the present state's checkpoint
     if self.finished:
       all_steps, goal = f"it has its {latest} steps", f"it reached its goal at step {latest}"
       more = "; raise config.steps to go on" if not reached else ""
@@ -165,7 +166,9 @@ class Run:
   def _read(self, state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
     jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
-    return self.checkpoints.restore(like, step)
+    state, host = self.checkpoints.restore(like, step)
+    self._saved = host["step"]
+    return state, host
 
   def write(self, function: Callable[..., Any], *args: Any) -> None:
     """Calls a function that writes a step's files, in the run's thread, after the last call has `written`.
@@ -188,9 +191,11 @@ class Run:
     """
     self._still_held()
     self.written()
-    if self.checkpoints.latest() != step:
+    # The folder is not asked: on a network file system a host may see it as it was before, and would save alone.
+    if self._saved != step:
       base = dict(base=self.base) if self.base else {}
       self.checkpoints.save(step, state, dict(step=step, reached=reached, **base, **host), older=older)
+      self._saved = step
 
   def leave(self, step: int, state: Any, host: Mapping[str, Any], *, older: Any = None) -> None:
     """Saves a checkpoint because the run stops before its last step, and tells the user."""

@@ -238,6 +238,17 @@ def test_a_run_returns_to_an_older_checkpoint_which_becomes_the_newest(tmp_path)
     assert made.checkpoints.steps() == [1] and said == [f"{tmp_path}: ", f"{tmp_path}: It collapsed."]
 
 
+def test_a_step_is_saved_once_however_late_a_host_sees_it_in_the_folder(tmp_path, monkeypatch):
+  for _ in range(2):  # the second time, the step is restored
+    with workdir.opened(tmp_path, settings_of(steps=9), say=lambda text: None) as made:
+      made.restore(jax.tree.map(jnp.copy, STATE))
+      made.save(5, STATE, {})
+      with monkeypatch.context() as late:
+        late.setattr(checkpoint.Checkpoints, "steps", lambda self: [])
+        made.leave(5, STATE, {})
+  assert checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1).steps() == [5]
+
+
 def test_only_the_holder_of_the_folder_saves(tmp_path):
   with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
     with pytest.raises(lock.Held, match=f"process {os.getpid()} on"), workdir.opened(tmp_path, settings_of()):
