@@ -91,7 +91,8 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 def _beat(handle: int, ended: threading.Event) -> None:
   while not ended.wait(BEAT_S):
-    os.utime(handle)
+    with contextlib.suppress(OSError):  # a network file system may be away for a while; the next touch may succeed
+      os.utime(handle)
 
 
 def _touched(path: pathlib.Path) -> bool:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from unittest import mock
 
@@ -39,6 +40,20 @@ def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(
       with pytest.raises(lock.Held, match=f"process {os.getpid()}"), lock.held(tmp_path / "run"):
         pass
     assert (tmp_path / "run" / lock.FILE).read_text() == ""
+
+
+def test_a_file_system_that_is_away_for_a_while_does_not_end_the_touching(tmp_path, monkeypatch):
+  away, touched = iter([OSError(5, "Input/output error")] * 2), threading.Event()
+
+  def utime(handle):
+    if error := next(away, None):
+      raise error
+    touched.set()
+
+  monkeypatch.setattr(lock, "BEAT_S", 0.01)
+  monkeypatch.setattr(os, "utime", utime)
+  with lock.held(tmp_path):
+    assert touched.wait(20)
 
 
 @pytest.mark.parametrize("flock", [None, mock.Mock(), mock.Mock(side_effect=OSError(95, "not supported"))])
