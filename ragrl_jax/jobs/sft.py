@@ -90,6 +90,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   if draws is None:
     examples = list(_rows(config))
     digests["data.train"] = contents.of_questions(examples)
+    hosts.refuse_different("config.data.train", digests["data.train"])
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
     transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
     # Each part is spread over the whole file, which may be sorted by length.

@@ -149,6 +149,15 @@ def exchange_bytes(value: bytes) -> list[bytes]:
   return [row[:size].tobytes() for row, size in zip(said, sizes)]
 
 
+def refuse_different(what: str, value: Any) -> None:
+  """Raises a ValueError if hosts have different JSON values of `what`: all hosts must do the same with it."""
+  values = exchange(value)
+  if different := [number for number, other in enumerate(values) if other != values[0]]:
+    raise ValueError(
+      f"{what} is not the same on hosts 0 and {different[0]}: all hosts run the same command, with the same files."
+    )
+
+
 def count_of(mesh: Mesh | None) -> int:
   """Number of hosts whose devices are in the mesh; 1 without a mesh."""
   return 1 if mesh is None else len({device.process_index for device in mesh.devices.flat})

@@ -130,9 +130,10 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
   examples, draws = questions.training(config, recipe, prepared.tokenizer)
   teaching.check_prompts(config, examples)
+  question_digests = "" if run is None else contents.of_questions(examples)
+  hosts.refuse_different("config.data.train, or hard,", question_digests)
   if run is not None and hosts.is_first():
     found = contents.of_folders(config, recipe.judged)
-    question_digests = contents.of_questions(examples)
     found |= {"reward.function": prepared.reward, "recipe.program": contents.of_recipe(config.recipe)}
     run.compare(found | {f"data.{name}": question_digests for name in ("train", "hard") if getattr(config.data, name)})
   rollout, rows, limits = config.rollout, config.learner, config.reward

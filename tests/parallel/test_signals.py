@@ -84,6 +84,14 @@ def test_a_second_signal_ends_the_process_during_a_computation():
     assert busy.wait(timeout=100) == 143
 
 
+def test_hosts_with_different_questions_are_refused(monkeypatch):
+  hosts.refuse_different("config.data.train", "a")
+  monkeypatch.setattr(hosts, "exchange", lambda own: ["a", "a", own])
+  hosts.refuse_different("config.data.train", "a")
+  with pytest.raises(ValueError, match="config.data.train is not the same on hosts 0 and 2"):
+    hosts.refuse_different("config.data.train", "b")
+
+
 @pytest.fixture
 def left(monkeypatch):
   """The exit status of a process that has joined others."""
