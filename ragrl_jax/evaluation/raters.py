@@ -7,8 +7,9 @@ import itertools
 import json
 import os
 import pathlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ LABELS = ("0", "1")
 LABELLED_BY = "labels.json"  # beside labelled pairs: who labelled them
 SOURCE = "pairs of steps"
 _RESAMPLES = 2_000
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # how a formula begins, or one that is a text
 
 Pair = tuple[str, str]
 Measure = Callable[[np.ndarray], np.ndarray]  # number of items with each pattern of labels [R, P] → values [R]
@@ -105,7 +107,7 @@ def write_sheet(path: str | os.PathLike, pairs: Iterable[tuple[str, Pair]]) -> N
   with jsonl.whole(path) as part, open(part, "w", encoding="utf-8-sig", newline="") as file:  # Excel wants the mark
     rows = csv.writer(file)
     rows.writerow(COLUMNS)
-    rows.writerows((name, premise, claim, "") for name, (premise, claim) in pairs)
+    rows.writerows((*map(_cell, (name, premise, claim)), "") for name, (premise, claim) in pairs)
 
 
 def read_sheet(path: str | os.PathLike) -> dict[Pair, str]:
@@ -116,15 +118,27 @@ def read_sheet(path: str | os.PathLike) -> dict[Pair, str]:
       empty, or a pair has two labels; with file and line.
   """
   result: dict[Pair, str] = {}
-  for where, row in row_files.read_rows(path):
-    if missing := [name for name in COLUMNS if name not in row]:
-      raise ValueError(f"{where}: there is no column {missing[0]!r}; a sheet has {', '.join(COLUMNS)}.")
+  for where, row in _rows(path):
     label = row["label"].strip()
     if label and label not in LABELS:
       raise ValueError(f"{where}: the label {label!r} must be 1, 0 or empty.")
     if label and result.setdefault(same(row["premise"], row["claim"]), label) != label:
       raise ValueError(f"{where}: the label is {label!r}, but an earlier row has the other one for the same pair.")
   return result
+
+
+def _rows(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, str]]]:
+  """(place, row) of a sheet, with the texts that `write_sheet` was given."""
+  for where, row in row_files.read_rows(path):
+    if missing := [name for name in COLUMNS if name not in row]:
+      raise ValueError(f"{where}: there is no column {missing[0]!r}; a sheet has {', '.join(COLUMNS)}.")
+    yield where, {name: text[text.startswith("'") and bool(_FORMULA.match(text)) :] for name, text in row.items()}
+
+
+def _cell(text: str) -> str:
+  """The text as a cell that spreadsheets show. One that begins like a formula, as the items of a list do, they would
+  evaluate, and save its result or error in place of the text."""
+  return f"'{text}" if _FORMULA.match(text) else text
 
 
 def same(premise: str, claim: str) -> Pair:
@@ -149,7 +163,7 @@ def labelled_by_hand(path: str | pathlib.Path) -> list[Example]:
     ValueError: no row has a label; see also `read_sheet`.
   """
   labels = read_sheet(path)
-  rows = [row for _, row in row_files.read_rows(path) if same(row["premise"], row["claim"]) in labels]
+  rows = [row for _, row in _rows(path) if same(row["premise"], row["claim"]) in labels]
   if not rows:
     raise ValueError(f"{path}: no row has a label: put 1 or 0 into the column label.")
   label = lambda row: labels[same(row["premise"], row["claim"])]

@@ -57,6 +57,18 @@ def test_intervals_hold_the_value_and_shrink():
   assert alike["fleiss_kappa_interval"] == [1.0, 1.0] == alike["agreement_interval"]
 
 
+def test_a_sheet_has_no_formulas_and_gives_its_texts_back(tmp_path):
+  path, texts = tmp_path / "sheet.csv", ["- a list", "=1+1", "'=x", "+49", "@a", "'a", "a - b"]
+  raters.write_sheet(path, [(f"={text}", (text, "a\n=b")) for text in texts])
+  with open(path, encoding="utf-8-sig", newline="") as file:
+    rows = list(csv.reader(file))
+  assert [row[1] for row in rows[1:]] == ["'- a list", "'=1+1", "''=x", "'+49", "'@a", "'a", "a - b"]
+  with open(path, "w", encoding="utf-8", newline="") as file:
+    csv.writer(file).writerows([rows[0], *([*row[:3], "1"] for row in rows[1:])])
+  labelled = raters.labelled_by_hand(path)
+  assert [(pair.id, pair.passages[0].text) for pair in labelled] == [(f"={text}", text) for text in texts]
+
+
 def test_a_sheet_goes_to_a_person_and_comes_back(tmp_path):
   pairs = [("q1/0", ('Doc 1(Title: "A, B")\n=x', "a\nthought")), ("q1/1", ("é", "b")), ("q2/2", ("c", "c"))]
   path = tmp_path / "sheet.csv"
