@@ -94,6 +94,8 @@ def test_the_model_cannot_write_its_own_results():
 
 def test_boxes():
   assert agents.boxed(r"\boxed{a} or \boxed{\text{b} {c}}") == "b {c}"
+  assert agents.boxed(r"\boxed{a \boxed{b} } {\boxed{c") == "b"
+  assert agents.boxed(r"} \boxed{" + r"\boxed{" * 20_000) is None  # at once
   assert agents.boxed(r"\boxed{50\% of \$3}") == "50% of $3" and agents.boxed(r"\boxed{open") is None
   assert agents.boxed(r"\boxed{a} then \boxed{open") == "a" and agents.boxed("none") is None
 

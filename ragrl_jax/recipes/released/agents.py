@@ -109,15 +109,14 @@ AGENTS: Mapping[str, Agent] = {
 
 def boxed(text: str) -> str | None:
   """The inside of the last complete `\\boxed{…}`, without LaTeX's `\\text{…}` and escapes; None if there is none."""
-  at = text.rfind(r"\boxed{")
-  while at >= 0:
-    depth, start = 0, at + len(r"\boxed")
-    for end in range(start, len(text)):
-      depth += {"{": 1, "}": -1}.get(text[end], 0)
-      if not depth:
-        return _plain(text[start + 1 : end])
-    at = text.rfind(r"\boxed{", 0, at)
-  return None
+  opened: list[re.Match[str]] = []
+  last: tuple[int, int] | None = None  # where the inside of the pair that begins last begins, and where it ends
+  for brace in re.finditer(r"(\\boxed)?\{|\}", text):
+    if brace[0] != "}":
+      opened.append(brace)
+    elif opened and (start := opened.pop())[1] and (last is None or start.end() > last[0]):
+      last = start.end(), brace.start()
+  return None if last is None else _plain(text[slice(*last)])
 
 
 def _plain(text: str) -> str:
