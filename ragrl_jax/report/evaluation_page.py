@@ -119,7 +119,7 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
     )
   try:
     metrics = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is damaged ({error}): delete it and run `ragrl evaluate` again.") from None
   if "em" not in metrics:
     raise ValueError(f"{path}: no exact match, so it is not of answers: a page shows those of `ragrl evaluate`.")

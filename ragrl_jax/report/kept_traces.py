@@ -81,7 +81,7 @@ def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
       if number in lines and line.endswith(b"\n"):
         try:
           row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
           raise ValueError(f"{path}:{number + 1}: not a JSON object ({error}); correct or delete the line.") from error
         result[number] = zlib.compress(json.dumps(compact(row)).encode())
   return result

@@ -129,7 +129,7 @@ def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any,
     stored.pop(config_lib.OBJECTIVE, None)
     was = dict(jsonl.flat(values(Settings())))
     was |= jsonl.flat(stored)
-  except (FileNotFoundError, AttributeError, ValueError) as error:
+  except (FileNotFoundError, AttributeError, ValueError, RecursionError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
       "Put it back, use another workdir, or remove it and resume with "

@@ -151,7 +151,7 @@ class Checkpoints:
     path = self.path(self._there(step)) / "host.json"
     try:
       return json.loads(path.read_text(encoding="ascii"))
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, RecursionError) as error:
       raise Damaged(f"{path} is missing or damaged ({error}).") from error
 
   def latest(self) -> int | None:

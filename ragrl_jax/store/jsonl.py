@@ -81,7 +81,7 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
       has_end = raw.endswith(b"\n")
       try:
         row = json.loads(raw)
-      except ValueError as error:
+      except (ValueError, RecursionError) as error:
         if torn_end and not has_end:
           return
         raise ValueError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line.") from error

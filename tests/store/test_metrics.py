@@ -77,6 +77,7 @@ def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path):
   lines = path.read_text().splitlines(keepends=True)
   for rest, says in (
     ("{oops}\n" + lines[2], "not a JSON object"), ("[1, 2]\n" + lines[2], "a list"),
+    ("[" * 100_000 + "\n" + lines[2], "not a JSON object"),
     ("[1, 2]", "a list"),  # whole JSON, though without a line's end: this is no torn row
   ):  # fmt: skip
     path.write_text(lines[0] + rest)
