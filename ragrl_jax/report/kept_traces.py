@@ -128,7 +128,7 @@ _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|$)|\S[^\n]*")
 _CITED = re.compile(
   r"\[(\d{1,2}(?:\s*,\s*\d{1,2})*)\]|\b(?:[Dd]oc(?:ument)?|[Pp]assage|[Rr]eference)\s*\[?(\d{1,2})\b\]?"
 )
-_NUMBERED = re.compile(r"^(?:(?:Passage|Document|Doc|Reference)?\s*\[?(\d{1,2})\]?[.:)(]) ?.*$", re.MULTILINE)
+_NUMBERED = re.compile(r"^(?:(?:Passage|Document|Doc|Reference)? *\[?(\d{1,2})\]?[.:)(]) ?.*$", re.MULTILINE)
 
 
 def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -64,8 +64,8 @@ def _plain(path: pathlib.Path) -> tuple[str, str]:
 
 def _markdown(path: pathlib.Path) -> tuple[str, str]:
   text = path.read_text(encoding="utf-8-sig")
-  title = re.search(r"^# (.+?)(?: #+)?[ \t]*$", _FENCED.sub("", text), re.MULTILINE)
-  return title[1] if title else "", text
+  title = re.search(r"^# (.+)$", _FENCED.sub("", text), re.MULTILINE)
+  return re.sub(r"(?<=.) #+$", "", title[1].rstrip(" \t")) if title else "", text
 
 
 def _html(path: pathlib.Path) -> tuple[str, str]:
