@@ -79,6 +79,7 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     (raises(read_only), OSError, 2, "error: /ro/x: Read-only file system. Name another"),
     (raises(structs.ToolFailed("gone")), structs.ToolFailed, 1, "gone"),
     (raises(full), jax.errors.JaxRuntimeError, 1, "micro_rows"),
+    (raises(structs.ToolFailed("a\x1b[2Jb")), structs.ToolFailed, 1, r"a\x1b[2Jb"),  # a server's text
   ):  # fmt: skip
     with pytest.raises(SystemExit) as ended:
       commands.guarded(main)

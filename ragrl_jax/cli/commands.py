@@ -27,6 +27,7 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.cli import configs
+from ragrl_jax.core.text.forms import safe
 from ragrl_jax.settings import fields
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
@@ -118,7 +119,7 @@ def tell(error: BaseException) -> int:
   if status is None or _shown:
     traceback.print_exception(error)
     return status or 1
-  message = " ".join(str(error).split()) or type(error).__name__
+  message = safe(" ".join(str(error).split())) or type(error).__name__
   if _is_full(error):
     message = f"{FULL} {message[:200]} …"
   elif isinstance(error, OSError) and error.errno in DENIED and error.filename:

@@ -10,6 +10,7 @@ import time
 
 from absl import app, flags
 
+from ragrl_jax.core.text.forms import safe
 from ragrl_jax.run import detectors, rollback
 from ragrl_jax.store import episodes, metrics, workdir
 
@@ -47,4 +48,4 @@ def _showing(folder: pathlib.Path, alarm: detectors.Alarm) -> str:
   """An episode of the alarm's step that shows it, if there is a log."""
   file = episodes.steps(folder).get(alarm.step)
   row = alarm.shown((row.get("signs", {}), row) for row in episodes.read_episodes(file)) if file else None
-  return row and f" See prompt {row['prompt_index']}, sample {row['sample']} in {file}: {row['question']}" or ""
+  return row and f" See prompt {row['prompt_index']}, sample {row['sample']} in {file}: {safe(row['question'])}" or ""

@@ -14,9 +14,10 @@ from typing import Any
 import huggingface_hub
 
 from ragrl_jax import recipes
+from ragrl_jax.core.text.forms import safe
 from ragrl_jax.data import readers
 from ragrl_jax.models import hub
-from ragrl_jax.report import metric_tables, traces
+from ragrl_jax.report import metric_tables
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import changes, metrics, row_files, sums, versions
@@ -34,7 +35,7 @@ SETS = {"train": "trained on", "hard": "trained on, hard", "evaluate": "held out
 
 def markdown(text: Any) -> str:
   """The text escaped for Markdown: it is shown unchanged, in one line, also in a cell of a table."""
-  line = traces.safe(" ".join(str(text).split()))
+  line = safe(" ".join(str(text).split()))
   return _LINK.sub(r"\\.", _SIGNS.sub(r"\\\1", line))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.text import aligned
+from ragrl_jax.core.text.forms import safe
 
 # The lines of a comparison: (label, key in the metrics).
 LINES = (
@@ -125,7 +126,7 @@ def one(metrics: Mapping[str, Any]) -> str:
   settings = metrics.get("settings") or {}
   for name in ("retrieval", "sampling", "checkpoint"):
     if name in settings:
-      lines.append(f"{name}: {in_words(settings[name])}")
+      lines.append(safe(f"{name}: {in_words(settings[name])}"))
   if "seconds" in metrics:
     peak_text = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
     what = "answers" if "seeds" in metrics else "questions"

@@ -4,12 +4,12 @@ import os
 import re
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, TextIO
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import searches
+from ragrl_jax.core.text.forms import safe
 from ragrl_jax.store import episodes
 
 _STYLES = {"bold": "1", "dim": "2", "model": "36", "environment": "33", "good": "32", "bad": "31"}
@@ -92,13 +92,3 @@ def _wrapped(text: str, width: int) -> list[str]:
   for line in text.strip("\n").split("\n"):
     lines += textwrap.wrap(safe(line), width, drop_whitespace=False, replace_whitespace=False) or [""]
   return lines
-
-
-def safe(text: str) -> str:
-  """The text with control characters as escapes, so that a corpus cannot move the cursor or change the title."""
-  return "".join(letter if _is_plain(letter) else letter.encode("unicode_escape").decode() for letter in text)
-
-
-def _is_plain(letter: str) -> bool:
-  """Whether a terminal only shows it: what Python prints, and other scripts' spaces and joiners of letters."""
-  return letter.isprintable() or letter in "\u200c\u200d" or unicodedata.category(letter) == "Zs"

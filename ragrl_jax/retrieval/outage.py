@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ragrl_jax.core.text.forms import safe
 from ragrl_jax.retrieval import api
 from ragrl_jax.store import addresses
 
@@ -34,7 +35,7 @@ class Failed(Exception):
   def __init__(
     self, why: str, *, away: bool = False, again: bool = True, busy_s: float | None = None, apart: bool = False
   ):
-    super().__init__(why)
+    super().__init__(safe(why))  # a server may send anything
     self.away, self.again, self.busy_s, self.apart = away, again, busy_s, apart
 
   @classmethod

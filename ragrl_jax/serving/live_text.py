@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from ragrl_jax.report.traces import safe
+from ragrl_jax.core.text.forms import safe
 
 STYLES = {"model": "36", "search": "33", "found": "2", "good": "32", "bad": "31", "bold": "1"}
 SHOWN = 160  # characters of a passage

@@ -70,6 +70,10 @@ def test_comparison_by_hop_and_source_and_with_gaps():
   mean = {"value": 0.5, "low": None, "high": None}
   assert rows[6] == {"label": "   mean of the sources", "n": None, "before": None, "after": mean}
   assert "mean of the sources   0.500" in metric_tables.one(several)
+  # A row's set and a retriever's own name are anybody's text.
+  several["by_source"]["\x1b]0;x\x07"] = several["by_source"].pop("b")
+  said = metric_tables.one(several | {"settings": {"retrieval": {"server": {"kind": "a\x1b[2Jb"}}}})
+  assert "\x1b" not in said and r"\x1b]0;x\x07" in said and r"retrieval: server a\x1b[2Jb" in said
 
 
 def test_one_evaluation_shows_its_settings():

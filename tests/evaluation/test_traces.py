@@ -1,6 +1,7 @@
 import io
 import re
 
+from ragrl_jax.core.text import forms
 from ragrl_jax.report import traces
 
 ROW = {
@@ -39,7 +40,7 @@ def test_colours_remove_no_text():
 
 def test_text_of_other_scripts_is_shown_as_it_is():
   text = "Qui\u00a0? «\u202fLyon\u202f» می\u200cخواهم क्\u200dष 東京\u3000都"
-  assert traces.safe(text) == text and traces.safe("a\x1b\u202e\u2028b") == r"a\x1b\u202e\u2028b"
+  assert forms.safe(text) == text and forms.safe("a\x1b\u202e\u2028b") == r"a\x1b\u202e\u2028b"
 
 
 def test_control_tokens_and_the_failure_of_an_episode_are_shown():

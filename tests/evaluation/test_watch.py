@@ -19,13 +19,14 @@ def written(folder, entropies, more=None):
 
 def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
   written(tmp_path, STEPS)
-  of = lambda i, nats: {"signs": {"entropy": nats}, "prompt_index": 7, "sample": i, "question": "Who?"}
+  of = lambda i, nats: {"signs": {"entropy": nats}, "prompt_index": 7, "sample": i, "question": "Who\x1b[2J?"}
   rows = [of(0, 0.3), of(1, 0.1)]
   jsonl.write(tmp_path / "episodes" / "step_000006.jsonl", [*rows, {"prompt_index": 8}])
   done = ragrl("watch", f"--workdir={tmp_path}")
   first, second, now = done.stdout.splitlines()
   assert first.startswith("step 6: entropy went from 1 to 0.1, out of its healthy range since step 6")
   assert "Try a higher config.loss.clip_high" in first and "See prompt 7, sample 1 in" in first
+  assert first.endswith(r": Who\x1b[2J?")  # a question cannot clear the screen
   assert second.startswith("step 9: entropy") and "See" not in second
   assert now == "Out of the healthy range at step 9: entropy."
 

@@ -41,6 +41,16 @@ def plain(text: str) -> str:
   return typed(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())).translate(_ALIKE)
 
 
+def safe(text: str) -> str:
+  """The text with control characters as escapes, so that it cannot move a terminal's cursor or change its title."""
+  return "".join(letter if _is_plain(letter) else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def _is_plain(letter: str) -> bool:
+  """Whether a terminal only shows it: what Python prints, and other scripts' spaces and joiners of letters."""
+  return letter.isprintable() or letter in "\u200c\u200d" or unicodedata.category(letter) == "Zs"
+
+
 def well_formed(text: str) -> str:
   """The text with surrogate pairs joined to one character, and lone surrogates replaced by U+FFFD."""
   try:
