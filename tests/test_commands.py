@@ -211,6 +211,13 @@ def test_a_command_as_a_user_calls_it(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # starts a process
+def test_signs_that_a_terminal_lacks_are_printed_as_escapes():
+  how = dict(cwd=ROOT, capture_output=True, env=os.environ | dict(PYTHONIOENCODING="ascii"))
+  told = subprocess.run([sys.executable, "-m", "ragrl_jax", "settings"], **how)
+  assert (told.returncode, told.stderr) == (0, b"") and rb"\u2192" in told.stdout
+
+
 def test_evaluation_without_a_checkpoint_asks_for_one_first(tmp_path):
   for words in ((), ("--config.steps=3",)):
     told = ragrl("evaluate", "--data=x", f"--out={tmp_path}/out", *words)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import inspect
+import io
 import linecache
 import logging
 import os
@@ -81,6 +82,8 @@ def start(module: types.ModuleType) -> None:
       FIRST_IS_CHECKPOINT: a first word that is no flag is the --checkpoint.
   """
   shown = _wants_traceback()
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes, as stderr does
   if not any(isinstance(value, flags.FlagHolder) for value in vars(module).values()):
     sys.exit(guarded(module.main, shown=shown))
   if getattr(module, "FIRST_IS_CHECKPOINT", False) and sys.argv[1:] and not sys.argv[1].startswith("-"):
