@@ -72,13 +72,13 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
   disk = raises(OSError(28, "No space left on device"))
   stops = raises(learner.NonFinite("the loss is not finite.\nLower the rate."))
   full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 9 GiB")
-  read_only = OSError(30, "Read-only file system", "/ro/x")
+  read_only, unread = OSError(30, "Read-only file system", "/ro/x"), BrokenPipeError(32, "Broken pipe")
   for main, kind, status, says in (
     (asks, FileNotFoundError, 2, "no such file"), (negative, ValueError, 2, "max_examples=-1"),
     (disk, OSError, 2, "No space left"), (stops, learner.NonFinite, 1, "not finite. Lower"),
     (raises(read_only), OSError, 2, "error: /ro/x: Read-only file system. Name another"),
     (raises(structs.ToolFailed("gone")), structs.ToolFailed, 1, "gone"),
-    (raises(full), jax.errors.JaxRuntimeError, 1, "micro_rows"),
+    (raises(full), jax.errors.JaxRuntimeError, 1, "micro_rows"), (raises(unread), BrokenPipeError, 1, "Broken pipe"),
     (raises(structs.ToolFailed("a\x1b[2Jb")), structs.ToolFailed, 1, r"a\x1b[2Jb"),  # a server's text
   ):  # fmt: skip
     with pytest.raises(SystemExit) as ended:

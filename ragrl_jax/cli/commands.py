@@ -137,10 +137,10 @@ def status_of(error: BaseException) -> int | None:
   A mistake is an error that the checks of this package raise, or that the machine reports (a folder, a full disk). A
   ValueError from anywhere else is a bug. Errors that stop a run have their own classes in ragrl_jax.
   """
+  if isinstance(error, BrokenPipeError) or _is_full(error):  # nobody reads the output any more
+    return 1
   if isinstance(error, OSError | app.UsageError | flags.Error):
     return 2
-  if _is_full(error):
-    return 1
   is_own = type(error).__module__.startswith("ragrl_jax")
   if not is_own and not (isinstance(error, ValueError | RuntimeError) and _raised_by_us(error)):
     return None
