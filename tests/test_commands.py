@@ -5,8 +5,10 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -216,6 +218,23 @@ def test_signs_that_a_terminal_lacks_are_printed_as_escapes():
   how = dict(cwd=ROOT, capture_output=True, env=os.environ | dict(PYTHONIOENCODING="ascii"))
   told = subprocess.run([sys.executable, "-m", "ragrl_jax", "settings"], **how)
   assert (told.returncode, told.stderr) == (0, b"") and rb"\u2192" in told.stdout
+
+
+@pytest.mark.slow  # starts a process
+def test_ctrl_c_shows_no_traceback():
+  text = "import signal, types\nfrom ragrl_jax.cli import commands\n"
+  text += "commands.start(types.SimpleNamespace(main=lambda: signal.raise_signal(signal.SIGINT)))"
+  told = subprocess.run([sys.executable, "-c", text], cwd=ROOT, stderr=subprocess.PIPE)
+  assert (told.returncode, told.stderr) == (-signal.SIGINT, b"")
+
+
+def test_a_path_may_begin_with_the_users_home(monkeypatch):
+  monkeypatch.setenv("HOME", "/home/me")
+  monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+  monkeypatch.setattr(sys, "argv", ["ragrl", "--out=~/a~/b", "--config.data.train=~", "--x=a/~/b", "--x=~you/c"])
+  with pytest.raises(SystemExit):
+    commands.start(types.SimpleNamespace(main=lambda: 0))
+  assert sys.argv[1:] == ["--out=/home/me/a~/b", "--config.data.train=/home/me", "--x=a/~/b", "--x=~you/c"]
 
 
 def test_evaluation_without_a_checkpoint_asks_for_one_first(tmp_path):

@@ -1,7 +1,7 @@
 """Starts and ends every command: reads the flags, runs `main`, and reports a user's mistake in one line.
 
 The exit status is 0; 2 for a mistake, which is found before any expensive work; 1 for a run that had to stop, or for a
-bug. A bug shows its traceback. With --traceback every error shows one.
+bug. A bug shows its traceback, Ctrl-C does not. With --traceback every error shows one.
 """
 
 import argparse
@@ -39,6 +39,7 @@ FULL = (
   " logprob_chunk, set config.model.remat=True, or end other programs on the device; ragrl check --topology says what a"
   " run needs. JAX:"
 )
+HOME = re.compile(r"^(--?[\w.]+=)~(?=/|$)")  # --workdir=~/run, in which no shell names the user's home
 SHARED_FLAGS = ("host_flags", "index_flags", "generation")  # modules whose flags several commands have
 
 
@@ -82,8 +83,11 @@ def start(module: types.ModuleType) -> None:
       FIRST_IS_CHECKPOINT: a first word that is no flag is the --checkpoint.
   """
   shown = _wants_traceback()
+  sys.argv[1:] = [HOME.sub(lambda found: found[1] + os.path.expanduser("~"), word) for word in sys.argv[1:]]
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes, as stderr does
+  if not shown:
+    sys.excepthook = _excepthook
   if not any(isinstance(value, flags.FlagHolder) for value in vars(module).values()):
     sys.exit(guarded(module.main, shown=shown))
   if getattr(module, "FIRST_IS_CHECKPOINT", False) and sys.argv[1:] and not sys.argv[1].startswith("-"):
@@ -114,6 +118,12 @@ def guarded(function, *arguments, shown: bool = False, **kwargs):
     if shown or status_of(error) is None:
       raise
     sys.exit(tell(error))
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+  """Prints an error that nothing has caught; of Ctrl-C nothing. Either way the process ends as Python ends it."""
+  if not issubclass(kind, KeyboardInterrupt):
+    sys.__excepthook__(kind, error, trace)
 
 
 def tell(error: BaseException) -> int:
