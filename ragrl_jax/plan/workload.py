@@ -49,7 +49,12 @@ def load(config: Any, *, fill: float = 0.5, drawn: float = 0.5) -> Load:
   Args:
     fill: tokens of an episode, divided by config.rollout.context.
     drawn: share of these tokens that the model samples.
+
+  Raises:
+    ValueError: one of the two is no share.
   """
+  if not (0 < fill <= 1 and 0 < drawn <= 1):
+    raise ValueError(f"fill={fill:g}, drawn={drawn:g}: each must be above 0 and at most 1 (--fill, --drawn).")
   r = config.rollout
   episodes, length = r.prompts_per_step * r.group_size, fill * r.context
   new = drawn * length

@@ -26,6 +26,12 @@ def test_every_episode_reads_its_own_prompt():
   assert found.read == 12 * 40 and found.packed == 600 and found.pairs == 12 * 50 * 51 / 2
 
 
+@pytest.mark.parametrize("fill, drawn", [(0.0, 0.5), (1.5, 0.5), (0.5, 0.0), (0.5, 1.5), (float("nan"), 0.5)])
+def test_shares_are_above_0_and_at_most_1(fill, drawn):
+  with pytest.raises(ValueError, match=rf"fill={fill:g}, drawn={drawn:g}: each must be above 0"):
+    load_lib.load(made(), fill=fill, drawn=drawn)
+
+
 def test_a_shared_prompt_counts_once_per_group():
   found = load_lib.load(made(share_prompts=True), fill=0.5, drawn=0.2)
   assert found.tokens == 600 and found.read == 3 * 40 and found.packed == 3 * 40 + 12 * 10
