@@ -7,7 +7,7 @@ import re
 import pytest
 from console import ragrl
 
-from ragrl_jax.report import side_by_side
+from ragrl_jax.report import rendering, side_by_side
 from ragrl_jax.store import metrics
 
 
@@ -41,6 +41,8 @@ def test_the_summary_of_several_runs(tmp_path):
   assert found["figures"] == [{"label": "Steps", "values": [3, 3]}, {"label": "Reward", "values": [0.75, 1.5]}]
   times = {"rollout": [2.0, 2.0], "other": [0.5, 0.5], "a whole step": [2.5, 2.5]}
   assert found["times"] == [{"name": name, "values": values} for name, values in times.items()]
+  found["runs"][1]["warnings"] = [{"text": "It moved.", "first": 1, "times": 2, "over": 2}]
+  assert 'It moved. <span class="dim">First at step 1, 2 times, over after step 2.</span>' in rendering.runs(found)
 
 
 def test_the_command(tmp_path):
