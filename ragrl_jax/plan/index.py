@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ragrl_jax.models import bert, encoder, encoder_settings
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import aot, chips, gpu_kernels, gpus
-from ragrl_jax.plan.summary import Program, seconds
+from ragrl_jax.plan.summary import Program, preallocated, seconds
 from ragrl_jax.retrieval import device
 
 VECTORS = "index: vectors"  # name of the vectors in the report's resident memory
@@ -155,6 +155,7 @@ class Alone:
         f"least ms a batch     {1000 * time_s:8.2f} ({bound})",
         f"{'It fits' if self.fits else 'IT DOES NOT FIT'}; compiled in {job.compile_s:.0f} s{kernels}; "
         f"collectives: {counts}.",
+        *(preallocated(self.topology, self.resident + job.temporaries) if self.fits else []),
       ]
     )
 

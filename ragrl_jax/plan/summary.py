@@ -245,7 +245,7 @@ def text(report: Report) -> str:
       *errors,
       held(report),
       f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. {_speed(report)}",
-      *preallocated(report, on_gpus),
+      *(preallocated(report.topology, report.needed) if report.fits else []),
       *too_narrow(report),
     ]
   )
@@ -318,13 +318,14 @@ def collectives(program: Program) -> list[str]:
   return [f"{count} {kind}{crossing(kind)}" for kind, count in program.collectives.items()]
 
 
-def preallocated(report: Report, on_gpus: bool) -> list[str]:
-  """The setting for a run that needs more of a GPU's memory than JAX allocates by default."""
-  if not on_gpus or not report.fits or report.needed <= chips.JAX_SHARE * report.chip.memory:
+def preallocated(topology: str, needed: float) -> list[str]:
+  """The setting for programs that fit, but need more bytes of a GPU's memory than JAX allocates by default."""
+  chip = chips.for_topology(topology)
+  if not gpus.is_gpu(topology) or needed <= chips.JAX_SHARE * chip.memory:
     return []
   return [
-    f"JAX allocates {chips.JAX_SHARE:.0%} of a GPU's memory, {chips.JAX_SHARE * report.chip.memory / 2**30:.2f} GiB: "
-    f"start the run with XLA_PYTHON_CLIENT_MEM_FRACTION={chips.SHARE}."
+    f"JAX allocates {chips.JAX_SHARE:.0%} of a GPU's memory, {chips.JAX_SHARE * chip.memory / 2**30:.2f} GiB: "
+    f"start it with XLA_PYTHON_CLIENT_MEM_FRACTION={chips.SHARE}."
   ]
 
 

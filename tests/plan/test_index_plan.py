@@ -50,3 +50,10 @@ def test_a_compiled_encoder_counts_its_work():
 def test_seconds_are_of_the_slowest_resource():
   program = index.Program("x", 0.0, hbm=4800e9, flops=1.0)
   assert summary.seconds("h200:1", program) == (1.0, "hbm")
+
+
+def test_an_index_that_needs_more_memory_than_jax_reserves_says_so():
+  # 75 % of an H200 are 104.8 GiB, and 92 % are 128.5.
+  for gib, fits, says in ((100, True, False), (110, True, True), (130, False, False)):
+    alone = index.Alone(index.Index(10), "h200:1", 1, gib * 2**30, index.Program("x", 0.0, temporaries=2**30))
+    assert (alone.fits, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" in alone.text()) == (fits, says), gib
