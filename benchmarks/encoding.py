@@ -73,6 +73,8 @@ def on_chips(topologies: list[str], tokens: int) -> None:
   for topology in topologies:
     devices, texts = aot.devices(topology), 64
     built = index.encode(index.BASE, devices, texts=texts * len(devices), tokens=tokens)
+    if built.error:
+      raise RuntimeError(f"{topology}: {built.error}")
     took, bound = index.seconds(topology, built)
     hours = 21_015_324 / texts * took / 3600
     print(

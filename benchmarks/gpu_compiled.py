@@ -55,6 +55,8 @@ def counts(part: str, shape: str) -> dict[str, Any]:
   if part == "search":
     asked = index.Index(sizes.vectors, sizes.dim, "bfloat16", sizes.queries, sizes.k)
     one = index.alone(asked, TOPOLOGY).program
+    if one.error:
+      raise RuntimeError(f"{part} does not compile: {one.error}")
     return _row(one, turns=1) | dict(rows=2 * sizes.vectors * sizes.dim)
   name, _, adapters = shape.partition("+")
   config = config_of(part, sizes.rank if adapters else 0, sizes)

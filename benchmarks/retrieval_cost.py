@@ -126,6 +126,8 @@ def main() -> int:
     for dtype in ("bfloat16", "int8"):
       if (name := f"{dtype}@{topology}") not in cells:
         result = index_lib.alone(index_lib.Index(WIKI, DIM, dtype, BATCH), topology)
+        if result.program.error:
+          raise RuntimeError(f"{name}: {result.program.error}")
         seconds, bound = index_lib.seconds(topology, result.program)
         size = result.resident * result.devices / 1e9
         more = dict(resident=result.resident, temporaries=result.program.temporaries, left=result.left, bound=bound)

@@ -56,6 +56,13 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
   return list(description.devices)
 
 
+def refused(error: jax.errors.JaxRuntimeError) -> str:
+  """Why the compiler refuses a program that does not fit into memory, in one line. Raises any other error again."""
+  if "RESOURCE_EXHAUSTED" not in str(error):
+    raise error
+  return " ".join(str(error).split())[:400]
+
+
 def of_hosts(topology: str, hosts: int = 1) -> str:
   """The topology of `hosts` hosts of this topology: "v5e:2x2", "v5p:2x2x1", "h200:8". A TPU host is one of libtpu's.
 

@@ -184,11 +184,7 @@ class _Compiler:
     try:
       compiled = lower().compile()
     except jax.errors.JaxRuntimeError as error:
-      if "RESOURCE_EXHAUSTED" not in str(error):
-        raise
-      self.programs.append(
-        Program(name, time.perf_counter() - start, calls=calls, error=" ".join(str(error).split())[:400])
-      )
+      self.programs.append(Program(name, time.perf_counter() - start, calls=calls, error=aot.refused(error)))
       return
     seconds = time.perf_counter() - start
     text = compiled.as_text()

@@ -131,8 +131,8 @@ class Alone:
 
   @property
   def fits(self) -> bool:
-    """Whether vectors and temporaries fit on a chip."""
-    return self.left >= 0
+    """Whether the search compiles, and vectors and temporaries fit on a chip."""
+    return not self.program.error and self.left >= 0
 
   def to_json(self) -> dict[str, Any]:
     """The report as JSON values."""
@@ -155,6 +155,7 @@ class Alone:
         f"least ms a batch     {1000 * time_s:8.2f} ({bound})",
         f"{'It fits' if self.fits else 'IT DOES NOT FIT'}; compiled in {job.compile_s:.0f} s{kernels}; "
         f"collectives: {counts}.",
+        *([f"{job.name} does not compile: {job.error}"] if job.error else []),
         *(preallocated(self.topology, self.resident + job.temporaries) if self.fits else []),
       ]
     )
@@ -174,7 +175,11 @@ def alone(index: Index, topology: str) -> Alone:
 
 def _compiled(name: str, lowered, devices: list[jax.Device], *, flops: float, hbm: float, calls: int = 1) -> Program:
   start = time.perf_counter()
-  compiled = lowered.compile()
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    refused = aot.refused(error)
+    return Program(name, time.perf_counter() - start, flops=flops, hbm=hbm, calls=calls, error=refused)
   compile_s, text = time.perf_counter() - start, compiled.as_text()
   counts = dataclasses.asdict(gpu_kernels.counted(text)) if devices[0].platform == "gpu" else {}
   fields = aot.measured(compiled, aot.collectives(text))

@@ -1,5 +1,7 @@
 """What an index takes on chips: shares, candidates, the compiled search and encoder, and a run's report with it."""
 
+import types
+
 import console
 import jax
 import pytest
@@ -57,3 +59,14 @@ def test_an_index_that_needs_more_memory_than_jax_reserves_says_so():
   for gib, fits, says in ((100, True, False), (110, True, True), (130, False, False)):
     alone = index.Alone(index.Index(10), "h200:1", 1, gib * 2**30, index.Program("x", 0.0, temporaries=2**30))
     assert (alone.fits, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" in alone.text()) == (fits, says), gib
+
+
+def test_a_search_that_the_compiler_refuses_does_not_fit():
+  full, other = (jax.errors.JaxRuntimeError(text) for text in ("RESOURCE_EXHAUSTED: 27 G\nof 15 G", "INTERNAL"))
+  lowered = lambda error: types.SimpleNamespace(compile=lambda: (_ for _ in ()).throw(error))
+  made = index._compiled(index.SEARCH, lowered(full), jax.devices(), flops=1.0, hbm=2.0, calls=3)
+  alone = index.Alone(index.Index(10), "v5e:2x2", 4, 2**30, made)
+  assert not alone.fits and alone.to_json()["program"]["error"] == "RESOURCE_EXHAUSTED: 27 G of 15 G"
+  assert "IT DOES NOT FIT" in alone.text() and "engine: search does not compile: RESOURCE_EXHAUSTED" in alone.text()
+  with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+    index._compiled(index.SEARCH, lowered(other), jax.devices(), flops=1.0, hbm=2.0)
