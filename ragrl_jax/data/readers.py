@@ -69,10 +69,10 @@ def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str,
   A file's name without its suffix is that of its source. Files of the same name, such as nq/test.jsonl and
   hotpotqa/test.jsonl, also have their folder's, and those of folders above where folders have the same name, too.
   """
-  parts = _parts(path)
-  paths = [[] if part.startswith("hf:") else files(part) for part in parts]
+  named_parts = parts(path)
+  paths = [[] if part.startswith("hf:") else files(part) for part in named_parts]
   names = _names(itertools.chain(*paths))
-  for part, part_paths in zip(parts, paths):
+  for part, part_paths in zip(named_parts, paths):
     if part.startswith("hf:"):
       yield _from_hub(part, setting)
     for file in part_paths:
@@ -125,7 +125,7 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
   return [source]
 
 
-def _parts(path: str) -> list[str]:
+def parts(path: str) -> list[str]:
   """The sources that commas separate; a file may have commas in its name."""
   # Path.exists raises an error for a list that is too long to be a name.
   return [path] if os.path.exists(path) else path.split(",")
@@ -137,7 +137,7 @@ def named(path: str) -> list[pathlib.Path]:
   Raises:
     FileNotFoundError: see `files`.
   """
-  return [file for part in _parts(path) if not part.startswith("hf:") for file in files(part)]
+  return [file for part in parts(path) if not part.startswith("hf:") for file in files(part)]
 
 
 def check(path: str, setting: str) -> None:

@@ -148,7 +148,7 @@ def _code(row: Mapping[str, Any]) -> str:
 def _data(config: Settings) -> str:
   lines = []
   for field, role in SETS.items():
-    for part in filter(None, str(getattr(config.data, field)).split(",")):
+    for part in filter(None, readers.parts(getattr(config.data, field))):
       lines += [(markdown(role), *cells) for cells in _sources(part)]
   note = "\n\nThe numbers and SHA-256 sums were computed for this card." if any(line[3] for line in lines) else ""
   return _table(("Role", "Questions", "Number", "SHA-256"), lines) + note if lines else "The run has no data files."

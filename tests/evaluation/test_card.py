@@ -50,6 +50,13 @@ def section(text, name):
   return text.split(f"## {name}\n\n")[1].split("\n## ")[0]
 
 
+def test_a_data_file_may_have_a_comma_in_its_name(tmp_path):
+  data = tmp_path / "asked, answered.jsonl"
+  writers.write_examples(data, [Example("q", "Where?", ("Rome",))])
+  rows = section(written(run(tmp_path / "run", recipe="care", data__train=str(data))), "Data").splitlines()
+  assert rows[2] == f"| trained on | asked, answered.jsonl | 1 | `{hashlib.sha256(data.read_bytes()).hexdigest()}` |"
+
+
 def test_the_card_says_what_the_run_was(tmp_path):
   data = tmp_path / "asked_me.jsonl"
   writers.write_examples(data, [Example(f"q{i}", "Where?", ("Rome",)) for i in range(7)])
