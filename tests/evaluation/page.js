@@ -91,6 +91,11 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   document.querySelector('[aria-label="Step before"]').click();
   await new Promise((done) => setTimeout(done, 300));
   seen.before = [view.step, document.querySelector(".episode h3").textContent];
+  set("Step", 1);
+  await new Promise((done) => setTimeout(done, 300));
+  for (let times = 0; times < 3; times++) document.querySelector('[aria-label="Step before"]').click();
+  await new Promise((done) => setTimeout(done, 300));
+  seen.first = [view.step, document.querySelector(".episode h3").textContent];
   const link = document.querySelector(".callout a");
   link.click();
   await new Promise((done) => setTimeout(done, 300));

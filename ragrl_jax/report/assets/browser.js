@@ -70,7 +70,10 @@ class Browser {
     this.select = this.#choice("Step", this.steps.map(label), "step");
     const row = element("div", "step");
     this.select.replaceWith(row);
-    const turn = (by) => () => { view.step += by; this.go({start: true}); };
+    const turn = (by) => () => {  // pressed twice before the step is unpacked, the button is not disabled yet
+      view.step = Math.max(0, Math.min(view.step + by, this.steps.length - 1));
+      this.go({start: true});
+    };
     this.back = presser("", "←", row, turn(-1));
     row.append(this.select);
     this.next = presser("", "→", row, turn(1));
