@@ -47,7 +47,12 @@ const press = (key) =>
   press("Escape");
   await answered();
   seen.stopped = texts("#answers article:first-child .callout");
-  all("#answers article")[0].remove();
+  type("And then?");
+  press("Enter");
+  seen.after = asked.at(-1).body.earlier.at(-1);
+  press("Escape");
+  await answered();
+  for (const stopped of all("#answers article").slice(0, 2)) stopped.remove();
   scrollTo(0, 0);
 })().catch((error) => { seen.error = String(error.stack); })
   .then(() => parent.postMessage(JSON.stringify(seen), "*"));

@@ -121,7 +121,7 @@ def test_a_reader_asks_and_hostile_text_stays_text_and_nothing_is_too_wide(seen)
     assert cites == ["[1]"] * 2 and cited == ["1  Kormin"] * 2
     assert len(found["judged"]) == 6 and "✓ follows" in found["judged"][0]
     assert found["chips"][0] == "1 search" and found["chips"][3:5] == ["ended by answer", "weights of version 3"]
-    assert found["waiting"] and found["stopped"] == ["Stopped.", "Stopped."]
+    assert found["waiting"] and found["stopped"] == ["Stopped.", "Stopped."] and found["after"] == ["slow?", "none"]
     assert found["images"] == 0 and found["markup"] == 0 and not found["named"] and not found["labels"]
     assert not found["outside"] and found["wide"][0] <= found["wide"][1], found["outside"]
 

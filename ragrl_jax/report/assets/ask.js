@@ -152,7 +152,7 @@ async function ask() {
   if (!question || under) return;
   under = new AbortController();
   const last = asked.at(-1), samples = Number(by("samples").value);
-  const earlier = by("goes-on").checked && last ? [...last.body.earlier, [last.body.question, last.sides[0].answers[0].text]] : [];
+  const earlier = by("goes-on").checked && last ? [...last.body.earlier, [last.body.question, last.sides[0].answers[0].done?.answer || "none"]] : [];
   const body = {question, samples, seed: Number(by("seed").value) || 0, earlier};
   by("send").disabled = true;
   by("stop").disabled = false;
