@@ -49,6 +49,14 @@ def test_a_turn_ends_with_the_eos_of_its_chat_template(tmp_path):
   assert ids[-1] != tokenizer.eos_ids[0]
 
 
+@pytest.mark.parametrize(("recipe", "said"), [("care", "Answer: <b> Rome\n"), ("search_r1", "<answer> Rome </answer>")])
+def test_an_eos_that_a_turn_spells_at_its_end_is_not_trained_as_letters(tmp_path, recipe, said):
+  tokenizer = HuggingFaceTokenizer(small_tokenizers.llama3(tmp_path))
+  ids_of = lambda text: sft.tokenised(recipes.get(recipe), example(("model", text)), tokenizer, 0.0)
+  assert ids_of(f"{said}<|eot_id|>") == ids_of(f"{said}<|eot_id|>\n<|eot_id|>\n") == ids_of(said)
+  assert "<|eot_id|>" in tokenizer.decode(ids_of(f"<|eot_id|>{said}")[0])
+
+
 def test_a_turn_that_a_stop_string_ends_has_no_eos():
   results = "\n\n<information></information>\n\n"
   turns = ("model", "<search> Rome </search>"), ("environment", results), ("model", "<answer> Rome </answer>")

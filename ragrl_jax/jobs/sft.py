@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import pathlib
 import random
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -188,7 +189,7 @@ def tokenised(
   """(ids, weights) of one transcript. The prompt has the environment's weight.
 
   A model turn without a stop string is followed by the EOS of its chat template, which is trained too. Otherwise the
-  model would not learn to end it.
+  model would not learn to end it. EOS and padding that its text spells at its end are left out.
 
   Args:
     environment_weight: weight of the tokens that the model did not write.
@@ -204,7 +205,11 @@ def tokenised(
       f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
       "['model' | 'environment', text] pairs in each row (config.data.train)."
     )
-  episode = structs.Episode.from_text(recipe, example, [tuple(t) for t in example.meta["turns"]], tokenizer=tokenizer)
+  # Texts of other tools may end with EOS and padding. They would be trained as the letters that they are spelled with.
+  spelled = "|".join(re.escape(tokenizer.control_names[i]) for i in (*tokenizer.eos_ids, tokenizer.pad_id))
+  ended = re.compile(rf"(?:(?:{spelled})\s*)+\Z")
+  turns = [(owner, ended.sub("", text) if owner == structs.MODEL else text) for owner, text in example.meta["turns"]]
+  episode = structs.Episode.from_text(recipe, example, turns, tokenizer=tokenizer)
   if structs.opened(episode.segments[:1]):
     prompt, *said = episode.segments
     bare = dataclasses.replace(episode, segments=(dataclasses.replace(prompt, text=""), *said))
