@@ -130,6 +130,19 @@ def test_a_batch_counts_transcripts_whatever_their_length():
   assert sum(tokens[:3]) == sum(tokens[3:]) == trained and tokens[:3] != tokens[3:]
 
 
+@pytest.mark.parametrize(("turns", "most"), [([], 0), ([["model", "Answer: Rome"]], 20)])
+def test_transcripts_of_which_nothing_is_trained_are_refused_or_counted(tmp_path, caplog, turns, most):
+  config = config_lib.default_config()
+  config.recipe, config.prompting.tokenizer, config.data.train = "care", "bytes", str(tmp_path / "sft.jsonl")
+  config.model.shape = dict(family="qwen3", d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8)
+  config.sft.update(environment_weight=0.0, max_tokens=most)
+  (tmp_path / "sft.jsonl").write_text(json.dumps(dict(question="Where?", answers=["Rome"], turns=turns)) + "\n")
+  with pytest.raises(ValueError, match=f"in 1 of 1 transcripts nothing is trained.*max_tokens={most} "):
+    list(sft.sft(config, tmp_path / "run"))
+  sft.refuse_untrained([([1, 2], [0.0, 0.0]), ([1, 2], [0.0, 1.0])], settings.of(config))
+  assert "in 1 of 2 transcripts nothing is trained" in caplog.text
+
+
 def test_rows_need_not_hold_episodes_which_are_not_played(tmp_path):
   config = config_lib.default_config()
   config.recipe = "care"

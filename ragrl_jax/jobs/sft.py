@@ -7,6 +7,7 @@ A run is resumed in the order of train.py. There is no sampler, and no episodes 
 
 import dataclasses
 import functools
+import logging
 import pathlib
 import random
 import re
@@ -94,6 +95,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
     hosts.refuse_different("config.data.train", digests["data.train"])
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
     transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
+    refuse_untrained(transcripts, config)
     # Each part is spread over the whole file, which may be sorted by length.
     parts = -(-len(transcripts) // (config.sft.batch or SEEN))
     lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))], sharing)
@@ -233,6 +235,23 @@ def tokenised(
       "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens."
     )
   return ids, weights
+
+
+def refuse_untrained(transcripts: Sequence[Transcript], config: settings.Settings) -> None:
+  """Logs how many transcripts have no trained token.
+
+  Raises:
+    ValueError: none of them has one.
+  """
+  silent = sum(not any(weights[1:]) for _, weights in transcripts)  # the first token is never trained
+  said = (
+    f"config.data.train: in {silent} of {len(transcripts)} transcripts nothing is trained, because the model says "
+    f"nothing in them, or nothing within config.sft.max_tokens={config.sft.max_tokens} (0: no limit)."
+  )
+  if silent == len(transcripts):
+    raise ValueError(f"{said} Give their `turns` the model's texts, or raise max_tokens.")
+  if silent:
+    logging.warning(said)
 
 
 def _told(recipe, example: structs.Example, episode: structs.Episode) -> tuple[str | None, str | None]:
