@@ -78,7 +78,9 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     if source.resolve() == out.resolve():
       raise ValueError(f"{out} is also the source folder: write to another one (--out).")
     model, config = weights.load_pretrained(source)
-    lora.load_adapters(model, hub.folder(arguments.adapters, "--adapters"), base=source)
+    adapters = hub.folder(arguments.adapters, "--adapters")
+    declared.say_other_template(adapters, source)
+    lora.load_adapters(model, adapters, base=source)
     weights.save_pretrained(model, config, out, **options)
   else:
     config = weights.copy_pretrained(source, out, added=added, **options)

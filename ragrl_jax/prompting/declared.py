@@ -103,6 +103,26 @@ def say_sampling(folder: str, ours: Mapping[str, Any]) -> None:
     say_once(f"{folder}: generation_config.json has {', '.join(differ)}: not used; config.rollout has {used}.")
 
 
+def say_other_template(adapters: str | os.PathLike, folder: str | os.PathLike) -> None:
+  """Says if a folder of adapters has another chat template than `folder`, whose template is used.
+
+  Trainers that change the template, or give one to a base model, save it beside the adapters.
+  """
+  theirs, ours = map(_template, map(pathlib.Path, (adapters, folder)))
+  if theirs not in (None, ours):
+    say_once(
+      f"{adapters}: these adapters have a chat template that is not the one of {folder}, which is used: prompts may "
+      "not be those of their training. To use theirs, copy it into the tokenizer's folder (config.prompting.tokenizer, "
+      "or that of --model)."
+    )
+
+
+def _template(folder: pathlib.Path) -> Any:
+  """The chat template of a folder: a text, or a list of named ones; None if it has none."""
+  file = folder / "chat_template.jinja"
+  return file.read_text(encoding="utf-8") if file.is_file() else read(folder / CONFIG).get("chat_template")
+
+
 @functools.lru_cache(maxsize=1024)
 def say_once(message: str) -> None:
   """Logs a message, once in a process."""

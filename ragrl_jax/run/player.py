@@ -160,7 +160,12 @@ def model(
   adapters = config.model.lora
   if adapters.path:
     base = hub.folder(config.model.path, "config.model.path") if config.model.path else ""
-    lora.load_adapters(decoder, hub.folder(adapters.path, "config.model.lora.path"), base=base)
+    folder = hub.folder(adapters.path, "config.model.lora.path")
+    if config.prompting.chat and config.prompting.markers == "template":
+      own = config.prompting.tokenizer
+      source = hub.folder(own, "config.prompting.tokenizer", part="tokenizer") if own else base
+      declared.say_other_template(folder, source)
+    lora.load_adapters(decoder, folder, base=base)
   elif adapters.rank:
     lora.add(decoder, rank=adapters.rank, alpha=adapters.alpha, layers=adapters.layers, seed=config.seed)
   return decoder, shape

@@ -149,6 +149,20 @@ def test_files_that_disagree_about_bos_are_named(tmp_path, caplog):
   assert transformers.AutoTokenizer.from_pretrained(str(folder))("a")["input_ids"][0] == 1
 
 
+def test_adapters_with_another_chat_template_than_their_base_are_said(tmp_path, caplog):
+  base, same, other = (tmp_path / name for name in ("base", "same", "other"))
+  for folder, template in ((base, "{{ a }}"), (same, "{{ a }}"), (other, "{{ b }}")):
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text(json.dumps(dict(chat_template=template)))
+  (same / "tokenizer_config.json").rename(same / "none.json")
+  (same / "chat_template.jinja").write_text("{{ a }}")
+  for adapters in (same, tmp_path):  # the latter has no tokenizer
+    declared.say_other_template(adapters, base)
+  assert not caplog.records
+  declared.say_other_template(other, base)
+  assert f"{other}: these adapters have a chat template that is not the one of {base}" in caplog.text
+
+
 def test_declared_sampling_is_said_where_it_differs(tmp_path, caplog):
   told = dict(temperature=0.6, top_p=1.0, top_k=20, repetition_penalty=1.0, do_sample=True, eos_token_id=1)
   (tmp_path / "generation_config.json").write_text(json.dumps(told))
