@@ -63,7 +63,8 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
   assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
 
 
-def test_a_registered_recipe_is_the_text_of_its_file_without_settings(tmp_path):
+def test_a_registered_recipe_is_the_text_of_its_file_without_settings(tmp_path, monkeypatch):
+  monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
   file, found = tmp_path / "mine.py", []
   text = "A = 1\n\n\ndef get_config(\n  variant,\n):\n  # steps\n  return 3\n\n\ndef build(switches):\n  return 4\n"
   for was, now in (("", ""), ("return 3", "return 5"), ("A = 1", "A = 2"), ("return 4", "return A")):
