@@ -189,7 +189,8 @@ def _thinks(request: Asked, tokenizer: Tokenizer) -> bool:
   """Whether a chat's prompt ends inside a thought, which the template or the message to continue has opened."""
   if not request.tools.shown:
     return False
-  prompt = tokenizer.decode(request.prompts[0]).removesuffix(request.opened)
+  last = 32 + len(request.opened.encode())  # a token has a byte or more; a long chat is not decoded for its end
+  prompt = tokenizer.decode(request.prompts[0][-last:]).removesuffix(request.opened)
   turn = THINK * prompt.rstrip().endswith(THINK) + request.opened
   return turn.rfind(THINK) > turn.rfind(THOUGHT)
 
