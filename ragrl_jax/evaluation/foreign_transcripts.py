@@ -36,8 +36,8 @@ _UNKNOWN = (
 Turns = list[tuple[str, str]]
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\n|<\|start_header_id\|>assistant<\|end_header_id\|>\n+")
 # What Search-R1's environment, and those built on it, say after a turn without an action. It explains the tags.
-_NOTICE = re.compile(r"(\s*My previous action is invalid\..*?Let me try again\.\s*)", re.DOTALL)
-_ENDS = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|\s)+\Z")
+_NOTICE = re.compile(r"((?:(?<!\s)\s+)?My previous action is invalid\..{,2000}?Let me try again\.\s*)", re.DOTALL)
+_ENDS = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|\s)+")
 
 # ---- adapters --------------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def turns(text: str, system: str) -> Turns:
   adapter = AGENTS[system]
   if start := _ASSISTANT.search(text):
     text = text[start.end() :]
-  text = _ENDS.sub("", text)
+  text = _ENDS.sub(lambda run: "" if run.end() == len(run.string) else run[0], text)
   result: Turns = []
   opening = _opening(adapter)
   while begun := opening.search(text):
@@ -83,12 +83,11 @@ def _opening(adapter: Agent) -> re.Pattern:
 
 def _results(text: str, adapter: Agent) -> tuple[str, str]:
   """(the block's contents, the text after it)."""
-  closed = text.find(adapter.results[1])
-  nexts = "|".join(map(re.escape, (THOUGHT[0], adapter.query[0], ANSWER[0], *adapter.others)))
-  cut = re.search(rf"\n?(?:{nexts})", text)  # a line break that was results' may have been cut off, too
-  following = text.find(adapter.results[0])
+  closed, following = text.find(adapter.results[1]), text.find(adapter.results[0])
   if closed >= 0 and (following < 0 or closed < following):
     return text[:closed], text[closed + len(adapter.results[1]) :]
+  nexts = "|".join(map(re.escape, (THOUGHT[0], adapter.query[0], ANSWER[0], *adapter.others)))
+  cut = re.search(rf"\n?(?:{nexts})", text)  # a line break that was results' may have been cut off, too
   return (text, "") if cut is None else (text[: cut.start()], text[cut.start() :])
 
 
@@ -131,7 +130,8 @@ def said(text: str, adapter: Agent) -> str:
   if adapter.answered == "box" and not text.endswith(SEARCH[1]) and (answer := boxed(text)) is not None:
     text += f"{ANSWER[0]}{answer}{ANSWER[1]}"
   if adapter.answered == "boxed":
-    text = re.sub(r"<answer>(.*?)</answer>", _unbox, text, flags=re.DOTALL)
+    answers, closing, rest = text.rpartition(ANSWER[1])  # a tag without an end would be searched to the end of the text
+    text = re.sub(r"<answer>(.*?)</answer>", _unbox, answers + closing, flags=re.DOTALL) + rest
   return text
 
 

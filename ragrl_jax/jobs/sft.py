@@ -209,8 +209,9 @@ def tokenised(
     )
   # Texts of other tools may end with EOS and padding. They would be trained as the letters that they are spelled with.
   spelled = "|".join(re.escape(tokenizer.control_names[i]) for i in (*tokenizer.eos_ids, tokenizer.pad_id))
-  ended = re.compile(rf"(?:(?:{spelled})\s*)+\Z")
-  turns = [(owner, ended.sub("", text) if owner == structs.MODEL else text) for owner, text in example.meta["turns"]]
+  runs = re.compile(rf"(?:(?:{spelled})\s*)+")  # with \Z at its end, many runs would take quadratic time
+  last = lambda run: "" if run.end() == len(run.string) else run[0]
+  turns = [(owner, runs.sub(last, text) if owner == structs.MODEL else text) for owner, text in example.meta["turns"]]
   episode = structs.Episode.from_text(recipe, example, turns, tokenizer=tokenizer)
   if structs.opened(episode.segments[:1]):
     prompt, *said = episode.segments

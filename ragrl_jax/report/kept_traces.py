@@ -124,7 +124,7 @@ QUOTING = ("retrieval", "quote", "extract", "evidence", "refine")  # tags around
 WORDS = 3  # fewest words of a quote
 LONGEST = 60_000  # characters of a text that is searched for near matches of a quote
 _SPOKEN = re.compile(r'"([^"\n]{16,600})"|“([^”\n]{16,600})”')
-_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|$)|\S[^\n]*")
+_SENTENCE = re.compile(r"[^\s.!?][^.!?\n]*(?:[.!?]+(?=\s|$)|$)|\S[^\n]*")
 _CITED = re.compile(
   r"\[(\d{1,2}(?:\s*,\s*\d{1,2})*)\]|\b(?:[Dd]oc(?:ument)?|[Pp]assage|[Rr]eference)\s*\[?(\d{1,2})\b\]?"
 )

@@ -27,7 +27,7 @@ _LARGER = {
 }
 _MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 # Blocks of code.
-_FENCED = re.compile(r"^ {0,3}(`{3,}(?![^\n]*`)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.M | re.S)
+_FENCED = re.compile(r"^ {0,3}(`{3,}+(?![^\n]*`)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.M | re.S)
 _BLOCKS = set(
   "address article aside blockquote br caption center dd details dialog dir div dl dt fieldset figcaption figure "
   "footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav ol optgroup option p pre search section "

@@ -75,6 +75,10 @@ def test_words_and_numbered_references_of_the_prompt_can_be_quoted_and_cited(pro
   assert [only(its) for its in marked(said, prompt=prompt)] == [[there], [mark]]
 
 
+def test_sentences_of_a_quote_without_words_are_found_at_once():
+  assert [only(its) for its in marked("<quote>" + " " * 200_000 + "!x</quote>")] == [[], []]
+
+
 def test_citations_are_of_the_newest_results_and_of_no_prompt_after_a_search_without_any():
   found = marked(PASSAGES, "Doc 2 helps, Doc 7 does not exist, and [1, 2] agree.")
   assert only(found[2]) == [("Doc 2", "cite", "cites passage 2"), ("[1, 2]", "cite", "cites passage 1, Oda; passage 2")]

@@ -1,5 +1,7 @@
 """Transcripts of other systems: one of each by hand, and what cannot be read."""
 
+import time
+
 import pytest
 from console import ragrl
 
@@ -129,6 +131,16 @@ def test_a_notice_of_the_environment_and_a_repeated_question(tmp_path):
   said = WRITTEN["search_r1"].format(FOUND).replace("By Jane", "To answer the question: who wrote Emma? By Jane")
   _, rows = scored(tmp_path, [dict(id="q1", response=said), dict(id="q2", prediction="Peru")], "search_r1")
   assert rows[0]["num_searches"] == 1 and rows[0]["terms"]["think_answer"] == 1.0
+
+
+@pytest.mark.parametrize("part, system", [
+  (" ", "search_r1"), ("<|im_end|>", "search_r1"), ("My previous action is invalid.", "search_r1"),
+  ("</search><information></information>", "search_r1"), ("<answer>", "research"),
+])  # fmt: skip
+def test_a_text_of_one_repeated_part_is_read_in_linear_time(part, system):
+  start = time.thread_time()
+  turns = foreign_transcripts.turns(f"<answer>a</answer>{part * (200_000 // len(part))}x", system)
+  assert turns[-1][1].endswith("x") and time.thread_time() - start < 5.0  # quadratic: ten seconds to minutes
 
 
 def test_what_a_transcript_lacks_is_unknown(tmp_path):

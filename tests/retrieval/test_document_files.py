@@ -124,6 +124,7 @@ def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
   ("```bash\n# install\n```\n# Oslo\n", "Oslo"), ("~~~~\n~~~\n# a\n~~~~\n# Oslo ##\n", "Oslo"), ("```\n# b\n", "a"),
   ("```# a``` is code\n# C#\n", "C#"), ("A town\n\n``` sh\n# b\n", "a"),  # the file's name
   ("# #\n", "#"), ("# C# \t\n", "C#"), ("# Oslo # 1  ## \n", "Oslo # 1"), (f"# {' ' * 100_000}b\n", "b"),  # at once
+  (f"{'`' * 100_000} a`\n# Oslo\n", "Oslo"),
 ])  # fmt: skip
 def test_a_comment_in_code_is_no_title(tmp_path, text, title):
   (tmp_path / "a.md").write_text(text)

@@ -10,8 +10,8 @@ from ragrl_jax.core.text import forms
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # "whatIsIt" and "what_is_it" are three words
-_NAME = re.compile(r"[A-Z][\w']*(?:[ -]+[A-Z][\w']*)+")
-_QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
+_CAPITALISED = re.compile(r"[A-Z][\w']*(?:[ -]+[A-Z][\w']*)*")
+_QUALIFIER = re.compile(r"(?:(?<!\s)\s+)?\([^()]*\)\s*$")
 INTERROGATIVES = frozenset("what who whom whose which when where why how".split())
 FUNCTION_WORDS = INTERROGATIVES | frozenset(
   "a about after against all also am an and any are as at be been before being between both but by can could did do "
@@ -47,8 +47,9 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
 
 def names_in(question: str) -> list[str]:
   """Runs of two or more capitalised words in a question, except at its start: names, perhaps titles."""
-  question = forms.typed(question)
-  return [match.group() for match in _NAME.finditer(question) if question[: match.start()].strip()]
+  question = forms.typed(question).lstrip()
+  several = lambda run: " " in run or "-" in run
+  return [match[0] for match in _CAPITALISED.finditer(question) if match.start() and several(match[0])]
 
 
 def _whole(text: str) -> str:

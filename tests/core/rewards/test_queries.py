@@ -65,3 +65,5 @@ def test_forms_of_a_query_are_no_other_query():
   title = "Who's Who's-Friend"
   for asked in (title, "Who’s Who’s‑Friend", "Who‘s\u00a0Whoʼs–Friend"):
     assert queries.names_in(f"Where was {asked} made?") == [title] and queries.is_keywords(f"{asked} maker", [title])
+  assert queries.names_in(f"a {'A' * 200_000}") == []  # at once, and so is the end of a title found
+  assert queries.is_keywords("oslo mayor", [f"{' ' * 200_000}x"])
