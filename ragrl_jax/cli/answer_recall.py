@@ -2,11 +2,12 @@
 
   ragrl recall --data QUESTIONS --index INDEX --top_k 5 [--own_passages] [--only type=bridge]
 
-A passage is relevant if its text contains a right answer, by the rule of DPR's script, which leaves titles out. With
---index, what the index finds is measured, by gold documents too (`gold_…`: the articles of the supporting passages).
-Without one, or with --own_passages, a question's own passages are. LEAR's Table 3 has Recall and nDCG by answer for
-HotpotQA's bridge questions only: --only type=bridge. With --out, each question's scores and the settings are kept in a
-folder for `ragrl tables`.
+A passage is relevant if its text contains a right answer, by the rule of DPR's script, which leaves titles out. By
+answer, questions whose answer is yes or no are left out: passages contain these words without answering. With --index,
+what the index finds is measured, by gold documents too (`gold_…`: the articles of the supporting passages). Without
+one, or with --own_passages, a question's own passages are. LEAR's Table 3 has Recall and nDCG by answer for HotpotQA's
+bridge questions only: --only type=bridge. With --out, each question's scores and the settings are kept in a folder for
+`ragrl tables`.
 """
 
 import json

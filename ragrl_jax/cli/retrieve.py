@@ -10,8 +10,8 @@ no marks, because a passage with the answer need not support it; ARENA cannot sc
 from absl import app, flags
 
 from ragrl_jax.cli import index_flags
-from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.run import questions
 
 DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
@@ -28,7 +28,8 @@ def main():
   loaded = index_flags.with_passages(examples)
   examples = [example if kept else questions.marked(example) for example, kept in zip(loaded, with_own, strict=True)]
   writers.write_examples(OUT.value, examples)
-  right = sum(any(qa.has_answer(p.text, example.golds) for p in example.passages) for example in examples)
+  by_answer = [answer_recall.answer_scores(one, one.passages, max(len(one.passages), 1)) for one in examples]
+  right = sum(scores is not None and scores["recall"] > 0 for scores in by_answer)  # yes and no are in no passage
   print(
     f"{OUT.value}: {len(examples)} questions, {sum(bool(e.passages) for e in examples)} with passages, {right} with an "
     f"answer in a passage ({right / max(len(examples), 1):.1%}), {sum(bool(e.supporting) for e in examples)} with "

@@ -20,7 +20,7 @@ def measured(examples: Sequence[Example], rankings: Sequence[Sequence[Passage]],
   By answer, a passage is relevant if its text contains a gold (`qa.has_answer`). Recall is the share of questions with
   a relevant passage among the first k. nDCG has one grade. Its ideal ranking has the retrieved relevant passages first,
   because the number of relevant passages in the corpus is unknown. A question without a relevant passage counts 0 in
-  all three.
+  all three. Questions whose only golds are yes or no are left out: no passage can be searched for these.
 
   By gold document (`gold_…`), the documents are those of `meta["gold_ids"]`, or else the articles of the supporting
   passages (`store.episodes.content`). Recall is the share of a question's documents among the first k. A second passage
@@ -31,7 +31,8 @@ def measured(examples: Sequence[Example], rankings: Sequence[Sequence[Passage]],
     rankings: the passages of each question, best first.
 
   Returns:
-    n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`.
+    n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`. `n` is 0
+    and stands alone if no answer can be searched for.
 
   Raises:
     ValueError: there are no questions.
@@ -40,8 +41,9 @@ def measured(examples: Sequence[Example], rankings: Sequence[Sequence[Passage]],
   """
   if not examples:
     raise ValueError("there are no questions: recall is a mean over questions.")
-  scores = [answer_scores(*pair, k) for pair in zip(examples, rankings, strict=True)]
-  return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, rankings)], k)
+  pairs = [*zip(examples, rankings, strict=True)]
+  scores = [score for pair in pairs if (score := answer_scores(*pair, k)) is not None]
+  return (means(scores, k) if scores else dict(n=0)) | gold_means([gold_scores(*pair, k) for pair in pairs], k)
 
 
 def write(
@@ -49,14 +51,16 @@ def write(
 ) -> None:
   """Writes the scores of each question by its answers as a folder that `ragrl tables` reads, of the system SYSTEM.
 
+  Questions that `measured` leaves out have no row.
+
   Args:
     settings: all that the scores depend on, "data" and "top_k" among it.
   """
-  score = lambda example: answer_scores(example, example.passages, settings["top_k"])
   rows = [
     dict(id=example.id, question=example.question, golds=example.golds, prediction=None, ended="retrieved")
-    | dict(source=example.source, terms=score(example))
+    | dict(source=example.source, terms=score)
     for example in examples
+    if (score := answer_scores(example, example.passages, settings["top_k"])) is not None
   ]
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / answer_files.PREDICTIONS, rows)
@@ -65,10 +69,16 @@ def write(
   )
 
 
-def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float]:
-  """{"recall", "ndcg", "mrr"} of a question by its answers. Each is 0 without a relevant passage."""
+def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float] | None:
+  """{"recall", "ndcg", "mrr"} of a question by its answers. Each is 0 without a relevant passage.
+
+  None if no gold can be searched for (`qa.searchable`); other golds beside such a one are searched for.
+  """
+  golds = [gold for gold in example.golds if qa.searchable([gold])]
+  if not golds:
+    return None
   ranks = [str(rank) for rank in range(len(passages))]
-  relevance = {rank: int(qa.has_answer(passage.text, example.golds)) for rank, passage in zip(ranks[:k], passages)}
+  relevance = {rank: int(qa.has_answer(passage.text, golds)) for rank, passage in zip(ranks[:k], passages)}
   scores = {name: metric(ranks, relevance, k) or 0.0 for name, metric in METRICS.items()}
   return scores | {"recall": float(any(relevance.values()))}
 

@@ -42,7 +42,7 @@ def test_gold_passages_that_a_row_has_lost_stay_known(tmp_path):
 def test_the_command_attaches_marks_and_counts(tmp_path):
   writers.write_passages(tmp_path / "corpus.jsonl", [PARIS, OSLO])
   retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
-  own = structs.Example("own", "Where?", ("Lima",), (PARIS,))
+  own = structs.Example("own", "Is it?", ("no",), (dataclasses.replace(PARIS, text="There is no other."),))
   writers.write_examples(tmp_path / "q.jsonl", [example(meta=dict(gold_ids=["2"])), own])
 
   words = "retrieve", "--data=q.jsonl", "--top_k=1", "--out=a.jsonl.gz"
@@ -53,4 +53,4 @@ def test_the_command_attaches_marks_and_counts(tmp_path):
   ragrl(*words, "--index=index", cwd=tmp_path, says=counts)
   asked, kept = readers.read_examples(tmp_path / "a.jsonl.gz")
   assert [p.text for p in asked.passages] == [OSLO.text] and asked.supporting == (0,)
-  assert [p.text for p in kept.passages] == [PARIS.text] and kept.supporting == ()
+  assert [p.text for p in kept.passages] == ["There is no other."] and kept.supporting == ()

@@ -23,6 +23,12 @@ def test_recall_and_ndcg_by_hand():
   assert found["ndcg@2"] == pytest.approx((1 + 1 / math.log2(3)) / 4)
   deeper = answer_recall.measured([example], [[MISS, HIT, Passage("4", "", "Paris.")]], 3)
   assert deeper["ndcg@3"] == pytest.approx((1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3)))
+  # Yes and no say nothing of a passage. A band's name is one of several golds.
+  asked = [Example("2", "Is it?", ("no",)), Example("3", "Who?", ("Yes", "Yes (band)"))]
+  said = [Passage("5", "", "No and yes."), Passage("6", "", "Yes (band)")]
+  assert answer_recall.measured(asked[:1], [said], 2) == dict(n=0)
+  both = answer_recall.measured(asked, [said, said], 2)
+  assert (both["n"], both["recall@2"], both["mrr@2"]) == (1, 1.0, 0.5)
   with pytest.raises(ValueError, match="no questions"):
     answer_recall.measured([], [], 5)
 
