@@ -18,9 +18,11 @@ from ragrl_jax.models import encoder, hub, lora, t5, tensors, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import chat, passages
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.store import disk_cache
 
 LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one
 DEADLINE_S = 600.0  # a batch may have to wait while the accelerator compiles, decodes or updates
+PROBE = "Doc 1(Title: Łódź) In 1906, it's a town.", "So Łódź was a town."  # its row shows tokenizer and chat template
 
 
 class Rows:
@@ -83,7 +85,7 @@ class Local(judge_api.OfPairs):
 
   def _described(self, kind: str, **question: str) -> dict[str, Any]:
     limits = dict(threshold=self._threshold, max_tokens=self._rows.max_tokens)
-    return dict(kind=kind, weights=self._mark, **question, **limits)
+    return dict(kind=kind, weights=self._mark, row=disk_cache.key(self._row(*PROBE))[:16], **question, **limits)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     scores = self._rows.scores([self._row(*pair) for pair in pairs])

@@ -136,11 +136,14 @@ def test_terms_share_the_weights_of_a_reward_model(decoder_folder):
   assert len({judge._rows for judge in other.values()}) == 2
 
 
-def test_weights_and_wording_identify_a_judge(t5_folder, decoder_folder):
+def test_weights_wording_and_template_identify_a_judge(t5_folder, decoder_folder, tmp_path):
   one = local.RewardModel(decoder_folder, prompt="information_think").describe()
   assert one != local.RewardModel(decoder_folder, prompt="think_search").describe()
   assert one == local.RewardModel(decoder_folder, prompt="information_think", batch=3).describe()
   assert local.NLI(t5_folder).describe()["weights"] != one["weights"]
+  spaced = judge_folders.decoder(tmp_path, small_tokenizers.CHATML.replace("<|im_start|>", "<|im_start|> "))
+  other = local.RewardModel(spaced, prompt="information_think").describe()
+  assert other["weights"] == one["weights"] and other != one
   assert one["threshold"] == 0.5
 
 
