@@ -142,7 +142,8 @@ def planted(recipe, sick):
   made = tiny_world.collapsing(tiny_world.rewarding(recipe), {step - 1 for step in sick})
   stage = dataclasses.replace(made, weights=lambda step: {"sum": 3.0})
   began = lambda rows: any(row.get("unearned/planted") for row in rows)
-  first = dataclasses.replace(made, next_recipe=lambda rows: stage if began(rows) else first)
+  following = lambda rows: stage if began(rows) else first
+  first = dataclasses.replace(made, next_recipe=following, waits_for="unearned/planted")
   return first
 
 

@@ -97,7 +97,7 @@ class Recipe:
     measures: (example, episode) → {name: number, or None if unknown}: other quantities in the paper's figures and
       tables. They are logged as measure/NAME in training and evaluation. None: there are none.
     next_recipe: rows of metrics.jsonl so far → the recipe of the next step, for stages that depend on metrics. A pure
-      function. None: the recipe never changes.
+      function. With `waits_for`, the rows have the step and this metric alone. None: the recipe never changes.
     waits_for: the metric on which `next_recipe` depends, such as "evaluation/em"; "": a metric of training, or none.
     paced: steps per epoch → the recipe, with schedules in epochs converted to steps. None: no schedule is in epochs.
     tool_tokens: tokenizer → the number of tokens that tools add to a prompt; raises ValueError if the recipe cannot use
