@@ -78,7 +78,7 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def kinds(params: Any) -> Any:
-  """ "muon" for the layers' matrices, "adamw" for all other parameters, including adapters."""
+  """ "muon" for the layers' matrices, "adamw" for all other parameters, as adapters and delta layers."""
   # LoRA's factors are in the layers too, but Muon is for whole matrices, so AdamW updates the factors.
   return _labels(params, lambda name, x: "muon" if _is_hidden_matrix(name, x) and "_lora_" not in name else "adamw")
 

@@ -329,7 +329,7 @@ class Reward(Section, path="reward"):
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Section, path="optimizer"):
-  """AdamW, or Muon for the hidden matrices and AdamW for the rest."""
+  """AdamW, or Muon for the hidden matrices and AdamW for the rest, a hybrid's delta layers among it."""
 
   kind: str = setting("adamw", "the optimiser", choices=("adamw", "muon"))
   learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0, most=0.5)
