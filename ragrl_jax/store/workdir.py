@@ -155,9 +155,15 @@ class Run:
     """(state, host part) of an older checkpoint, which becomes the newest: those after it are deleted. Says why.
 
     Raises:
-      FileNotFoundError: there is no such checkpoint.
+      FileNotFoundError: there is no such checkpoint; the message says what can be done.
       checkpoint.Damaged: its files are damaged; nothing is deleted then.
     """
+    if step not in self.checkpoints.steps():
+      raise FileNotFoundError(
+        f"the run has to return to the weights of step {step}, but {self.checkpoints.path(step)} does not exist: a "
+        "checkpoint is kept for this only while config.guard.rollback is set. Set guard.rollback=0 with "
+        f"--accept_changes to go on as it is, or begin a new run. Why it returns: {why}"
+      )
     self._say(f"{self.workdir}: {why}")
     result = self._read(state, step)
     self.checkpoints.delete_after(step)

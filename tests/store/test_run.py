@@ -230,12 +230,12 @@ def test_a_run_returns_to_an_older_checkpoint_which_becomes_the_newest(tmp_path)
   with workdir.opened(tmp_path, settings_of(checkpoint__keep=3), say=said.append) as made:
     for step in (1, 2, 3):
       made.save(step, dict(x=STATE["x"] + step), dict(cursor=step))
-    with pytest.raises(FileNotFoundError, match="no checkpoint 7"):
-      made.rewind(7, jax.tree.map(jnp.copy, STATE), "")
+    with pytest.raises(FileNotFoundError, match="7 does not exist.*guard.rollback=0.*It collapsed"):
+      made.rewind(7, STATE, "It collapsed.")
     given = jax.tree.map(jnp.copy, STATE)
     state, host = made.rewind(1, given, "It collapsed.")
     assert given["x"].is_deleted() and state["x"].tolist() == [1, 2, 3] and host["cursor"] == 1
-    assert made.checkpoints.steps() == [1] and said == [f"{tmp_path}: ", f"{tmp_path}: It collapsed."]
+    assert made.checkpoints.steps() == [1] and said == [f"{tmp_path}: It collapsed."]
 
 
 def test_a_step_is_saved_once_however_late_a_host_sees_it_in_the_folder(tmp_path, monkeypatch):
