@@ -49,8 +49,8 @@ class Replies:
       system_fingerprint=None if version is None else f"version-{version}",
     )
     number = len(request.prompts) * request.n
-    thinks = _thinks(request, tokenizer)
-    self._held = [_Held(request, thinks) for _ in range(number)]
+    inside = thinks(request, tokenizer)
+    self._held = [_Held(request, inside) for _ in range(number)]
     self._begun: set[int] = set()
     self._read = [_Read() for _ in range(number)]
     self._tokens = 0
@@ -160,15 +160,15 @@ class _Held:
   A forced call begins in the prompt, so its whole reply is buffered. A thought may begin there, too.
 
   Args:
-    thinks: as `_thinks`.
+    inside: as `thinks`.
 
   Attributes:
     calls: the calls of the reply; [] before its end.
   """
 
-  def __init__(self, request: Asked, thinks: bool):
+  def __init__(self, request: Asked, inside: bool):
     self._tools = request.tools
-    self._text = request.tools.forced or THINK * thinks
+    self._text = request.tools.forced or THINK * inside
     self._given = 0 if request.tools.forced else len(self._text)
     self.calls: list[ToolCall] = []
 
@@ -185,9 +185,12 @@ class _Held:
     return sendable
 
 
-def _thinks(request: Asked, tokenizer: Tokenizer) -> bool:
-  """Whether a chat's prompt ends inside a thought, which the template or the message to continue has opened."""
-  if not request.tools.shown:
+def thinks(request: Asked, tokenizer: Tokenizer) -> bool:
+  """Whether a chat's prompt ends inside a thought, which the template or the message to continue has opened.
+
+  False if no tool can be called, since only calls depend on it, and if a call is forced.
+  """
+  if not request.tools.shown or request.tools.forced:
     return False
   last = 32 + len(request.opened.encode())  # a token has a byte or more; a long chat is not decoded for its end
   prompt = tokenizer.decode(request.prompts[0][-last:]).removesuffix(request.opened)

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Sequence
 
 from ragrl_jax.prompting.tokenizer import Tokenizer
+from ragrl_jax.structs import THINK, THOUGHT
 
 
 class TextStream:
@@ -16,16 +17,25 @@ class TextStream:
     tokenizer: gives each token's bytes.
     stops: stop strings, none of them empty.
     keep_stop: whether the text includes the stop string.
-    ends: stop strings that the text always includes, such as the closing mark of a tool call.
+    ends: stop strings that the text always includes, such as the closing mark of a tool call. In a thought they end
+      nothing, because no call is in it.
+    thinks: whether the text begins inside a thought.
 
   Attributes:
     stop: the stop string that was completed, or None.
   """
 
   def __init__(
-    self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, keep_stop: bool = False, ends: Sequence[str] = ()
+    self,
+    tokenizer: Tokenizer,
+    stops: Sequence[str] = (),
+    *,
+    keep_stop: bool = False,
+    ends: Sequence[str] = (),
+    thinks: bool = False,
   ):
-    self._tokenizer, self._keep, self._ends = tokenizer, keep_stop, frozenset(ends)
+    self._tokenizer, self._keep, self._ends, self._thinks = tokenizer, keep_stop, frozenset(ends), thinks
+    self._outside = {end.encode() for end in self._ends.difference(stops)}  # they count outside of thoughts alone
     self._stops = sorted((stop.encode() for stop in {*stops, *ends}), key=len, reverse=True)
     self._data, self._given, self._end = bytearray(), 0, None
     self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -54,7 +64,7 @@ class TextStream:
     ends = []
     for stop in self._stops:
       start = self._data.find(stop, max(0, before - len(stop) + 1))
-      if start >= 0:
+      if start >= 0 and not (stop in self._outside and self._in_thought(start)):
         ends.append((start + len(stop), start, stop))
     if not ends:
       return False
@@ -62,6 +72,11 @@ class TextStream:
     self.stop = stop.decode()
     self._end = end if self._keep or self.stop in self._ends else start
     return True
+
+  def _in_thought(self, at: int) -> bool:
+    """Whether the text has an open thought before this byte."""
+    opened, closed = (self._data.rfind(tag.encode(), 0, at) for tag in (THINK, THOUGHT))
+    return opened > closed or (self._thinks and opened == closed)
 
   def _held(self) -> int:
     """Length in bytes of the longest prefix of a stop string with which the bytes end; 0 if there is none."""

@@ -241,10 +241,13 @@ async def draw(thread: EngineThread, request: Asked) -> AsyncGenerator[Piece, No
   """
   loop, pieces = asyncio.get_running_loop(), asyncio.Queue()
   engine, sampling, numbers = thread.engine, request.sampling, []
+  inside = replies.thinks(request, engine.tokenizer)
 
   def listener(index: int, number: int) -> Hear:
     """Makes pieces of a reply's slices, on the engine's thread."""
-    text = TextStream(engine.tokenizer, request.stops, keep_stop=request.keep_stop, ends=request.tools.ends)
+    text = TextStream(
+      engine.tokenizer, request.stops, keep_stop=request.keep_stop, ends=request.tools.ends, thinks=inside
+    )
 
     def hear(chunk: Slice | BaseException) -> bool:
       if isinstance(chunk, BaseException):

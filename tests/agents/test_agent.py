@@ -199,9 +199,11 @@ def test_stop_strings_are_cut_from_the_text_and_kept_in_the_tokens(tokenizer):
   refused("stop='!': the run's engine does not know it", "stops", ChatPolicy(tokenizer, ["Italy!"]))
 
 
-def test_without_parallel_calls_a_reply_ends_with_its_first_call(tokenizer):
-  _, episode = played("one_call", ChatPolicy(tokenizer, [f"{CALL}\n{CALL}"]))
-  assert episode.facts["tool_calls"] == 1 and episode.segments[1].text == CALL and episode.ended == "</tool_call>"
+@pytest.mark.parametrize("thought", ["", f"<think>Not {CALL}, I look.</think>\n"])
+def test_without_parallel_calls_a_reply_ends_with_its_first_call(tokenizer, thought):
+  _, episode = played("one_call", ChatPolicy(tokenizer, [f"{thought}{CALL}\n{CALL}"]))
+  assert episode.facts["tool_calls"] == 1 and episode.segments[1].text == thought + CALL
+  assert episode.ended == "</tool_call>"
 
 
 @pytest.mark.parametrize("switches, says", [

@@ -62,6 +62,17 @@ def test_a_piece_is_held_back_only_while_it_may_become_a_stop():
   assert stream.piece(last=True) == "😀" and stream.stop is None
 
 
+@pytest.mark.parametrize("thinks, text, kept", [
+  (False, "<think>a</call></think>b</call>c", "<think>a</call></think>b</call>"), (False, "a</call>b", "a</call>"),
+  (True, "a</call></think>b</call>c", "a</call></think>b</call>"), (True, "a</call>b", "a</call>b"),
+  (False, "<think>a<stop>b", "<think>a"),
+])  # fmt: skip
+def test_the_closing_mark_of_a_call_ends_nothing_in_a_thought(thinks, text, kept):
+  stream = TextStream(ByteTokenizer(), ["<stop>"], ends=["</call>"], thinks=thinks)
+  stream.feed(text.encode())
+  assert stream.piece(last=True) == kept
+
+
 MESSAGES = [dict(role="user", content="Kormin  is <end_of_turn></s> here")]
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from ragrl_jax import structs
 from ragrl_jax.agents.agent.task import MODEL
-from ragrl_jax.agents.calls import formats, served
+from ragrl_jax.agents.calls import call_texts, formats, served
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting.chat import Appender, Rewritten
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.protocol.http_answer import Refused
-from ragrl_jax.protocol.replies import Piece, Replies
+from ragrl_jax.protocol.replies import Piece, Replies, thinks
 from ragrl_jax.protocol.requests import CHAT, Asked, Served
 from ragrl_jax.protocol.text_stream import TextStream
 
@@ -153,7 +153,10 @@ class Session:
         raise Refused(400, message, param="stop")
       record = self._find_record(request)
       most = request.sampling.max_new_tokens if request.limited else None
-      segment = await record.talk.generate(stop=stops, max_new_tokens=most)
+      begun = structs.THINK * thinks(request, self._reading.tokenizer)
+      outside = lambda text: call_texts.outside(text)[1] == len(text)  # in a thought, a call's mark ends nothing
+      ends = lambda text: any(stop in text for stop in request.stops) or outside(begun + text)
+      segment = await record.talk.generate(stop=stops, max_new_tokens=most, ends=ends)
       if not segment.ids:
         self._forget(record)
         raise self._full()
@@ -162,13 +165,14 @@ class Session:
 
   def _as_reply(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
     """The reply as the client sees it. The record then expects this reply in the next request's history."""
-    text = TextStream(self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends)
+    reading, inside = self._reading.tokenizer, thinks(asked, self._reading.tokenizer)
+    text = TextStream(reading, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends, thinks=inside)
     text.feed(segment.ids)
     finish = "length" if segment.stop in ("length", "budget") else "stop"
     stop = text.stop if text.stop in asked.stops else None
     piece = Piece(0, text.piece(last=True), segment.ids, segment.logprobs, finish, stop)
     if asked.kind == CHAT:
-      said = Replies(asked, MODEL, None, self._reading.tokenizer).whole([piece])["choices"][0]["message"]
+      said = Replies(asked, MODEL, None, reading).whole([piece])["choices"][0]["message"]
       begun = "" if asked.tools.forced else asked.opened  # the message already contains the beginning of a forced call
       self.calls += len(said.get("tool_calls", ()))
       said["content"] = begun + (said["content"] or "")
