@@ -21,6 +21,7 @@ from ragrl_jax.cli import commands
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import hf, lora
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import declared
 from ragrl_jax.run import player, prepared, saving
 from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import checkpoint as checkpoint_lib
@@ -122,6 +123,8 @@ def export(
   model = restore(steps, step, model, shared=critic)
   weights = evaluate.fingerprint(nnx.split(model)[1])
   saving.save(lora.merged(model, dtype), shape, tokenizer, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
+  if config.prompting.markers == "own" or not config.prompting.chat:
+    declared.say_unused_template(out)
   return Exported(steps.parent, step, shape.family, weights)
 
 

@@ -117,6 +117,15 @@ def say_other_template(adapters: str | os.PathLike, folder: str | os.PathLike) -
     )
 
 
+def say_unused_template(folder: str | os.PathLike) -> None:
+  """Says if a folder of a model that was trained without a chat template has one, copied from its base's."""
+  if _template(pathlib.Path(folder)) is not None:
+    say_once(
+      f"{folder}: its chat template is the base's, but the run had config.prompting.markers='own' or chat=False: "
+      "prompts that other programs write with the template are not those of the training."
+    )
+
+
 def _template(folder: pathlib.Path) -> Any:
   """The chat template of a folder: a text, or a list of named ones; None if it has none."""
   file = folder / "chat_template.jinja"

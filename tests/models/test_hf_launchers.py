@@ -155,9 +155,10 @@ def test_further_fields_of_a_shape_are_exported(tmp_path):
   assert evaluate._as_trained(settings_lib.Settings(), tmp_path).model.shape.more == more
 
 
-def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys):
+def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys, caplog):
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
+  (tmp_path / "base" / "chat_template.jinja").write_text(small_tokenizers.CHATML)
   config.model.lora.update(dict(rank=2, alpha=3.0, layers="k|up"))
   model, shape, tokenizer, config = decoders.made(config)
   draw = np.random.default_rng(0)
@@ -181,6 +182,7 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
     for parameter, leaf in got.items():
       np.testing.assert_allclose(leaf, want[parameter], atol=1e-6, err_msg=parameter)
       assert (parameter in ("layers/k", "layers/up")) == (np.abs(leaf - base[parameter]).max() > 0.01), parameter
+  assert caplog.text.count("prompts that other programs write with the template are not those of the training") == 1
   status, _, complaint = run("import_hf", monkeypatch, capsys, out=config.model.path, **calls["import_hf"])
   assert status == 2 and "write to another one" in complaint
 
