@@ -16,7 +16,7 @@ from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.models import encoder, hub, lora, t5, tensors, weights
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.prompting import chat, passages
+from ragrl_jax.prompting import chat, declared, passages
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.store import disk_cache
 
@@ -193,6 +193,7 @@ class RewardModel(Local):
     model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
     self._mark = tensors.TensorFolder(folder).fingerprint()
     if folder != path:
+      declared.say_other_template(path, folder)
       lora.load_adapters(model, path, base=folder)
       model = lora.merged(model)
       self._mark += "+" + tensors.TensorFolder(path, stem=lora.STEM, config=lora.CONFIG).fingerprint()

@@ -113,7 +113,7 @@ def test_a_reward_model_whose_template_forgets_thoughts_has_our_markers_and_one_
 
 
 @pytest.mark.slow  # three decoders are compiled
-def test_reward_model_from_adapters(decoder_folder, tmp_path):
+def test_reward_model_from_adapters(decoder_folder, tmp_path, caplog):
   # Adapters that are zero change only the mark. Other adapters make another judge.
   plain = local.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, max_tokens=1024)
   for number, scale in enumerate((0.0, 5.0)):
@@ -122,9 +122,12 @@ def test_reward_model_from_adapters(decoder_folder, tmp_path):
     graphdef, adapters, rest = lora.split(model)
     model = nnx.merge(graphdef, jax.tree.map(lambda x, scale=scale: x + scale, adapters), rest)
     lora.save_adapters(model, tmp_path / str(number), base=str(decoder_folder))
+    if number:  # their own template is not used, and that is said
+      (tmp_path / str(number) / "chat_template.jinja").write_text(small_tokenizers.FORGETFUL)
     judge = local.RewardModel(tmp_path / str(number), prompt="information_think", threshold=0.0, max_tokens=1024)
     same = judge.judge([(PREMISE, CLAIM)])[0] == pytest.approx(plain.judge([(PREMISE, CLAIM)])[0], abs=1e-6)
     assert same == (scale == 0.0) and judge.describe()["weights"] != plain.describe()["weights"]
+    assert ("have a chat template that is not the one" in caplog.text) == bool(number)
 
 
 def test_terms_share_the_weights_of_a_reward_model(decoder_folder):
