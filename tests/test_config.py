@@ -7,6 +7,7 @@ import re
 import pytest
 from absl import flags
 from ml_collections import config_flags
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
@@ -115,8 +116,7 @@ def test_settings_are_listed_by_section_name_or_recipe():
   every = list_settings.listing()
   assert all(f"config.{group.path}: " in every for group in list(fields.groups(settings.Settings))[1:])
   for name, near in (("rollout.contex", "context"), ("rolout", "rollout"), ("arenas", "arena")):
-    with pytest.raises(ValueError, match=f"recipe '{name}'. Did you mean {near}"):
-      list_settings.listing(name)
+    refused(f"recipe '{name}'. Did you mean {near}", list_settings.listing, name)
 
 
 def read(*words, name="search_r1:ppo"):
@@ -148,8 +148,7 @@ def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
   config = read("--config.loss.kl_tangent=5", "--config.loss.dual_clip=3", "--config.critic.clip=None")
   assert (config.loss.kl_tangent, config.loss.dual_clip, config.critic.clip) == (5.0, 3.0, None)
   config_lib.validate(config)
-  with pytest.raises(flags.IllegalFlagValueError, match="much"):
-    read("--config.loss.dual_clip=much")
+  refused("much", read, "--config.loss.dual_clip=much", error=flags.IllegalFlagValueError)
   with pytest.raises(ValueError, match="config.loss.clip_low=None: it must be a finite number"):
     config_lib.validate(read("--config.loss.clip_low=None"))
 
@@ -165,8 +164,7 @@ def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
 def test_relations_are_checked(changes, words):
   config = config_lib.default_config()
   config.update_from_flattened_dict(changes)
-  with pytest.raises(ValueError, match=words):
-    config_lib.validate(config)
+  refused(words, config_lib.validate, config)
   if "learner.row_lengths" in changes:
     config_lib.validate(config, training=False)  # an evaluation needs no rows
 
@@ -195,5 +193,4 @@ def test_a_runs_kind_is_recorded_and_asked_for(tmp_path):
   for text in ('{"model_type": "qwen2"}', config.to_json_best_effort(), "{", "[]"):
     (tmp_path / "config.json").write_text(text)
     assert not config_lib.is_run(tmp_path)
-    with pytest.raises(ValueError, match="this is not a run's config.json"):
-      config_lib.kind_of(tmp_path)
+    refused("this is not a run's config.json", config_lib.kind_of, tmp_path)

@@ -8,6 +8,7 @@ import types
 
 import pytest
 import tiny_world
+from refusals import refused
 
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.learner import packing
@@ -61,8 +62,7 @@ def test_signals_failed_tools_and_damaged_checkpoints_cost_no_finished_step(worl
     refuse(episodes, *shares)
 
   monkeypatch.setattr(group_sampler, "refuse_failures", down)
-  with pytest.raises(group_sampler.TooManyFailures, match="is down"):
-    list(start())
+  refused("is down", list, start(), error=group_sampler.TooManyFailures)
   monkeypatch.setattr(group_sampler, "refuse_failures", refuse)
   at = 2 + ahead
   assert "going on from step 1, of at most 4" in said[-2] and f"step {at} is saved" in said[-1]
@@ -147,8 +147,7 @@ def test_episodes_are_written_beside_the_next_step_and_its_parts_are_timed(world
   monkeypatch.setattr(rewards, "write", writing)
   monkeypatch.setattr(group_sampler.GroupSampler, "take", taking)
   monkeypatch.setattr(checkpoint.Checkpoints, "save", saving)
-  with pytest.raises(OSError, match="the disk is full"):  # at step 4, before its row
-    list(train.train(config, tmp_path / "run"))
+  refused("the disk is full", list, train.train(config, tmp_path / "run"), error=OSError)  # at step 4, before its row
   assert found == [True] * 3 and [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == [1, 2, 3]
   assert checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=9).latest() == 2
   full.clear()

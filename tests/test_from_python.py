@@ -8,6 +8,7 @@ import re
 
 import pytest
 import tiny_world
+from refusals import refused
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
@@ -50,12 +51,10 @@ def test_a_run_from_keywords_to_a_comparison(world, tmp_path, capsys):
 
   with pytest.raises(RuntimeError, match="before step 1"):
     start(stop(0, RuntimeError("before step 1")), settings={"evaluate.every": 1})
-  with pytest.raises(RuntimeError, match="seen enough"):
-    start(stop(2, RuntimeError("seen enough")))
+  refused("seen enough", start, stop(2, RuntimeError("seen enough")), error=RuntimeError)
   assert calls == [(0, 0), (0, 0), (1, 1), (2, 2)]
   assert tiny_world.checkpoints(tmp_path / "run") == [2]
-  with pytest.raises(ValueError, match="config.reward.function .its contents. was '[0-9a-f]{16}', is ''"):
-    start(reward=None)
+  refused("config.reward.function .its contents. was '[0-9a-f]{16}', is ''", start, reward=None)
   with pytest.raises(ZeroDivisionError):  # at the last step: the run is finished all the same
     start(stop(3, ZeroDivisionError()))
   run = start()
@@ -94,8 +93,7 @@ def test_fine_tuning_is_stopped_and_continued(world, tmp_path):
       raise RuntimeError("stop")
 
   given = dict(transcripts=f"{world}/demonstrations.jsonl", steps=2, on_step=on_step)
-  with pytest.raises(RuntimeError, match="stop"):
-    ragrl_jax.sft(config, tmp_path / "tuned", **given)
+  refused("stop", ragrl_jax.sft, config, tmp_path / "tuned", **given, error=RuntimeError)
   run = ragrl_jax.sft(config, tmp_path / "tuned", **given)
   assert steps == [1, 2] and (run.workdir / "model" / "config.json").is_file() and "loss" in shown(run)
 

@@ -12,6 +12,7 @@ import time
 import hosts_child
 import pytest
 import tiny_world
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
@@ -210,9 +211,7 @@ def test_shares_cover_all_prompts_once_and_differ_by_at_most_one():
 
 def test_contradicting_flags_are_refused():
   for given in (dict(coordinator="a:1"), dict(coordinator="a:1", count=2, number=1, automatic=True)):
-    with pytest.raises(ValueError, match="give the first three together"):
-      hosts.Joined(**given)
-  with pytest.raises(ValueError, match="process_id=2 with num_processes=2"):
-    hosts.Joined("a:1", 2, 2)
+    refused("give the first three together", hosts.Joined, **given)
+  refused("process_id=2 with num_processes=2", hosts.Joined, "a:1", 2, 2)
   with hosts.Joined():  # a single process
     assert hosts.is_first() and hosts.exchange({"x": 0.1}) == [{"x": 0.1}]

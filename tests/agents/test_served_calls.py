@@ -87,11 +87,10 @@ def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
     _, choice = ask(tool_choice=named)
     assert not choice.message.tool_calls and choice.finish_reason == "stop"
     assert choice.message.content.startswith(head) and choice.message.content.endswith("nonsense")
-    for refused, words in (
+    for wrong, words in (
       (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "which tools does not have"),
       (dict(tool_choice=dict(type="function", function=dict(name=""))), "which tools does not have"),
       (dict(tool_choice="always"), "tool_choice must be"), (dict(tools=[tool("a b")]), "tools must be"),
       (dict(tool_choice="required", tools=openai.NOT_GIVEN), "there are no tools"),
     ):  # fmt: skip
-      with pytest.raises(openai.BadRequestError, match=words):
-        ask(**refused)
+      refused(words, ask, **wrong, error=openai.BadRequestError)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import small_tokenizers
+from refusals import refused
 
 from ragrl_jax.agents.calls import call_texts, formats
 from ragrl_jax.agents.calls.formats import TAGGED, XML, ToolFormat
@@ -60,8 +61,7 @@ def test_a_templates_format_is_found(tmp_path, template, form):
   if form.head:
     assert turn.startswith(form.forced("search")) and form.forced("search").startswith(form.forced())
   else:
-    with pytest.raises(ValueError, match="does not begin with the function's name"):
-      form.forced("search")
+    refused("does not begin with the function's name", form.forced, "search")
 
 
 def test_a_tokenizer_without_a_template_has_no_format():
@@ -157,5 +157,4 @@ def test_the_schema_says_which_values_are_texts(schema, text, value):
 
 def test_arguments_that_are_no_json_are_refused():
   for call in ({}, {"function": {"name": "f", "arguments": "{"}}, {"function": {"name": "f", "arguments": "[1]"}}, 3):
-    with pytest.raises(ValueError, match="a tool call must be"):
-      formats.messages([{"role": "assistant", "content": "", "tool_calls": [call]}])
+    refused("a tool call must be", formats.messages, [{"role": "assistant", "content": "", "tool_calls": [call]}])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import small_tokenizers
+from refusals import refused
 from scripted_chat import call
 from small_tokenizers import with_tools
 
@@ -85,15 +86,13 @@ def test_templates_that_rewrite_are_refused_with_the_turn(tmp_path):
   shown = "{{ m.content.split('</think>')[-1] if m.role == 'assistant' and not loop.last else m.content }}"
   forgets = small_tokenizers.QWEN_TOOLS.replace("{{ m.content }}", shown)
   tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path / "forgets", template=forgets))
-  with pytest.raises(ValueError, match=r"rewrites turn 2 \(assistant\) once 3 turns are there: '<?think>"):
-    ToolTurns(tokenizer, TOOLS)
+  refused(r"rewrites turn 2 \(assistant\) once 3 turns are there: '<?think>", ToolTurns, tokenizer, TOOLS)
 
 
 def test_templates_that_do_not_show_tools_are_refused(tmp_path):
   hidden = small_tokenizers.QWEN_TOOLS.replace("{{ tool | tojson }}", "a tool")
   tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=hidden))
-  with pytest.raises(ValueError, match="does not show the tools to the model"):
-    ToolTurns(tokenizer, TOOLS)
+  refused("does not show the tools to the model", ToolTurns, tokenizer, TOOLS)
 
 
 def test_own_markers_and_bare_text_have_our_form(tmp_path):

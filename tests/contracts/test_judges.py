@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import judge_folders
 import pytest
+from refusals import refused
 from scripted_server import serving
 
 from ragrl_jax import config, judging
@@ -69,8 +70,7 @@ def test_odd_texts_are_judged_blank_claims_score_zero_and_no_pairs_give_no_verdi
 
 def test_arguments_that_are_not_pairs_are_refused(judge):
   for wrong in ("text", ["ab"], [("a", None)]):
-    with pytest.raises(ValueError, match="pair"):
-      judge.judge(wrong)
+    refused("pair", judge.judge, wrong)
 
 
 def test_several_threads_at_once(judge):
@@ -102,7 +102,6 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
   # A judge that no term uses is not loaded. config.judge may be "none" while single terms have judges.
   by_term.think_search.kind = "reward_model"
   assert set(judging.of_terms(settings(), by_term, terms[:1])) == {"information_think"}
-  with pytest.raises(ValueError, match="config.judge.path"):
-    judging.of_terms(settings(), by_term, terms)
+  refused("config.judge.path", judging.of_terms, settings(), by_term, terms)
   with pytest.raises(ValueError, match="config.judges.think_answer sets treshold"):
     judging.of_terms(settings(), dict(think_answer=dict(treshold=1.0)), ["think_answer"])

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 
 import pytest
+from refusals import refused
 
 from ragrl_jax import recipes
 from ragrl_jax.run import warning_signs
@@ -202,16 +203,13 @@ def test_only_the_models_words_are_rewarded(name):
   ("untrained", "flare", dict(sure_above=1.5), "sure_above=1.5"),
 ])  # fmt: skip
 def test_switches_that_are_unknown_or_contradict_each_other_are_refused(name, preset, switches, says):
-  with pytest.raises(ValueError, match=says):
-    recipes.get(name, preset, **switches)
+  refused(says, recipes.get, name, preset, **switches)
 
 
 def test_unknown_names():
-  with pytest.raises(ValueError, match="arena, care"):
-    recipes.get("search-r1")
+  refused("arena, care", recipes.get, "search-r1")
   for name in recipes.RECIPES.keys() - set(OWN_WORDS):
-    with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short'"):
-      recipes.get(name, instructions="none at all")
+    refused("instructions='none at all'.*'paper', 'short'", recipes.get, name, instructions="none at all")
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from console import ragrl
+from refusals import refused
 from scripted_server import completion, continuation, serving
 
 from ragrl_jax import config as config_lib
@@ -82,22 +83,20 @@ def test_search_r1_is_played_as_a_chat_and_its_price_is_counted(place, monkeypat
 
 
 def test_a_killed_or_refused_evaluation_pays_for_no_answer_twice(place):
-  refused = pytest.raises(ConnectionError, match="status 404.*Check the address, the model and the key")
-  with serving(lambda messages, n: 404) as (url, _), refused:
-    run(place, config_of(place, url), "refused")
+  with serving(lambda messages, n: 404) as (url, _):
+    says = "status 404.*Check the address, the model and the key"
+    refused(says, run, place, config_of(place, url), "refused", error=ConnectionError)
   with serving(lambda messages, n: searching(messages, n) if n < 5 else 401) as (url, _):
     config = config_of(place, url, concurrency=1)
     config.retrieval.max_failed_share = 0.0
-    with pytest.raises(evaluate.harness.TooManyFailures, match="so it goes"):
-      run(place, config, "killed")
+    refused("so it goes", run, place, config, "killed", error=evaluate.harness.TooManyFailures)
   assert not rows(place, "killed")
   with serving(searching) as (other, server):
     config.endpoint.url = other
     assert run(place, config, "killed")["em"] == 1.0
     assert len(server.asked) == 2 * 5 - 4
     config.endpoint.url = url
-    with pytest.raises(ValueError, match="other settings.*endpoint"):  # a model elsewhere is another model
-      run(place, config, "killed")
+    refused("other settings.*endpoint", run, place, config, "killed")  # a model elsewhere is another model
 
 
 def test_samples_differ_and_repeat(place):
@@ -162,8 +161,7 @@ def test_flare_looks_at_the_servers_log_probabilities(place):
 
   with serving(answer) as (url, server):
     config = config_of(place, url, "untrained", dict(method="flare", max_searches=2), protocol="completions")
-    with pytest.raises(ValueError, match="config.endpoint.logprobs=True"):
-      run(place, config, "flare_blind")
+    refused("config.endpoint.logprobs=True", run, place, config, "flare_blind")
     config.endpoint.logprobs = True
     metrics = run(place, config, "flare")
   assert metrics["em"] == 1.0 and metrics["searches"] == 2.0 and server.asked[-1]["logprobs"] == 1
@@ -189,10 +187,8 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
   ):
     config = config_of(place, url)
     config[section].update(change)
-    with pytest.raises(ValueError, match=says):
-      run(place, config, "refused_early")
-  with pytest.raises(ValueError, match="either a checkpoint answers"):
-    run(place, config_of(place, url), "both", place)
+    refused(says, run, place, config, "refused_early")
+  refused("either a checkpoint answers", run, place, config_of(place, url), "both", place)
   assert not (place / "refused_early").exists()
 
 
@@ -205,10 +201,8 @@ def test_chats_of_ids_can_be_read_back():
   more = [*ids, *tokenizer.encode("a"), *tokenizer.answered("b")]
   assert [m["role"] for m in tokenizer.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
   assert tokenizer.messages([*ids, *tokenizer.encode("so far")])[-1]["content"] == "so far"
-  with pytest.raises(ValueError, match="'tool'"):
-    tokenizer.render([dict(role="tool", content="")])
-  with pytest.raises(ValueError, match="not a chat"):
-    tokenizer.messages(tokenizer.encode("text"))
+  refused("'tool'", tokenizer.render, [dict(role="tool", content="")])
+  refused("not a chat", tokenizer.messages, tokenizer.encode("text"))
 
 
 def test_the_command(place):

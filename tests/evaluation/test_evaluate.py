@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from refusals import refused
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
@@ -128,25 +129,21 @@ def test_a_probe_plays_an_engine_with_each_retriever(place, config, whole):
   page = evaluation_page.write([place / "probe"]).read_text()
   assert stored["coverage"]["passages"] == 9 and "Verdict: undecided." in page and stored["text"][:300] in page
   config.switches.max_searches = 0
-  with pytest.raises(ValueError, match="search_r1: its episodes have no searches, so there is nothing to probe"):
-    probed("none")
+  refused("search_r1: its episodes have no searches, so there is nothing to probe", probed, "none")
   config.switches.max_searches, config.retrieval.index = 1, ""
-  with pytest.raises(ValueError, match="the run has no retriever"):
-    probed("none")
+  refused("the run has no retriever", probed, "none")
 
 
 def test_other_prompts_room_and_noise_are_another_evaluation(made, place, config, whole):
   assert made[2].rollout.reserve == 8 and whole[0]["settings"]["reserve"] is None  # room for a whole turn
   config.rollout.reserve = 3
   assert player_lib.build(prepare(config)).rollout.reserve == 3
-  with pytest.raises(ValueError, match="reserve"):  # it changes what the model sees
-    run(place, config, "whole")
+  refused("reserve", run, place, config, "whole")  # it changes what the model sees
   config.rollout.reserve = made[1].rollout.reserve
   usual = {"prompting.chat": False, "prompting.tokenizer": "bytes"}
   assert whole[0]["settings"]["other"] == usual
   config.prompting.markers = "own"
-  with pytest.raises(ValueError, match="other settings .other: .*prompting.markers"):
-    run(place, config, "whole")
+  refused("other settings .other: .*prompting.markers", run, place, config, "whole")
   config.prompting.markers, config.rollout.kv_dtype = made[1].prompting.markers, "int8"
   other = evaluate.described(settings.of(config), made[2], sample=False)["other"]
   assert other == usual | {"rollout.kv_dtype": "int8"}
@@ -166,8 +163,7 @@ def test_where_checkpoints_are_found_and_a_continued_runs_older_model_is_not_tak
     (tmp_path / "checkpoints" / str(step)).mkdir()
     assert evaluate.locate(tmp_path / "checkpoints" / str(step)) == (None, tmp_path / "checkpoints", step)
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 150)
-  with pytest.raises(FileNotFoundError, match="no model here"):
-    evaluate.locate(tmp_path / "nowhere")
+  refused("no model here", evaluate.locate, tmp_path / "nowhere", error=FileNotFoundError)
   assert evaluate.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
 
 
@@ -184,13 +180,11 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   rows = [(0, 0.9), (10, 0.2), (20, 0.5), (25, None), (30, 0.5), (40, 0.4)]
   of = lambda value: {} if value is None else {"evaluation/em": value}
   jsonl.write(tmp_path / "metrics.jsonl", [{"step": step} | of(value) for step, value in rows])
-  with pytest.raises(ValueError, match="step 20, but this checkpoint was not kept"):
-    evaluate.best(tmp_path, "evaluation/em")
+  refused("step 20, but this checkpoint was not kept", evaluate.best, tmp_path, "evaluation/em")
   (tmp_path / "checkpoints" / "20").mkdir(parents=True)
   # The first of equal ones; the weights before training are no checkpoint.
   assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
-  with pytest.raises(ValueError, match="'evaluation/f1'"):
-    evaluate.best(tmp_path, "evaluation/f1")
+  refused("'evaluation/f1'", evaluate.best, tmp_path, "evaluation/f1")
   undone = [{"step": 50, "evaluation/em": 0.8}, {"step": 51, "rollback/to": 40, "evaluation/em": 0.4}]
   jsonl.write(tmp_path / "metrics.jsonl", [{"step": step} | of(value) for step, value in rows] + undone)
   assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"

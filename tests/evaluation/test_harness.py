@@ -5,6 +5,7 @@ import time
 
 import played
 import pytest
+from refusals import refused
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.data import digests
@@ -191,10 +192,8 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
   assert more["seconds_cover"] == 4 and more["by_hops"]["1"]["em"] == pytest.approx(1 / 3)
-  with pytest.raises(ValueError, match="with several seeds: give --seeds"):
-    evaluate(tmp_path, EXAMPLES[:4])
-  with pytest.raises(ValueError, match="with one seed: choose another --out"):
-    evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
+  refused("with several seeds: give --seeds", evaluate, tmp_path, EXAMPLES[:4])
+  refused("with one seed: choose another --out", evaluate, tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
 
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
@@ -206,8 +205,7 @@ def test_results_of_another_evaluation_are_not_continued(tmp_path):
     (of(passages=(dataclasses.replace(T, text="another text"),)), "their passages differ"),
     (of(meta=dict(choices=["a"])), "their options differ"), (dict(examples=EXAMPLES[:4]), "their ids, questions, pas"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=says):
-      evaluate(tmp_path, **given)
+    refused(says, evaluate, tmp_path, **given)
   assert len(rows(tmp_path)) == 10
 
 
@@ -242,18 +240,15 @@ def test_moved_and_renamed_contents_are_the_same_evaluation(tmp_path):
   worded = lambda text, path: moved | dict(wordings={"judge.wording": text}, switches=dict(w=f"file:{path}"))
   evaluate(tmp_path / "w", **worded("1", "a.txt"))
   evaluate(tmp_path / "w", play=None, **worded("1", "b.txt"))
-  with pytest.raises(ValueError, match="wordings"):
-    evaluate(tmp_path / "w", play=None, **worded("2", "a.txt"))
-  with pytest.raises(ValueError, match="weights: 'abc'; now 'other'"):
-    evaluate(tmp_path, examples=named, play=None, **moved | dict(weights="other"))
+  refused("wordings", evaluate, tmp_path / "w", play=None, **worded("2", "a.txt"))
+  refused("weights: 'abc'; now 'other'", evaluate, tmp_path, examples=named, play=None, **moved | dict(weights="other"))
 
 
 def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
   judged = dataclasses.replace(RECIPE, judges_golds=True)
   score = lambda examples: harness.evaluate(examples, play, judged, tmp_path, settings={})
   score(EXAMPLES[:3])
-  with pytest.raises(ValueError, match="'q0': its golds differ.*verdict does not hold.*another --out"):
-    score(regold("Lyon", 3))
+  refused("'q0': its golds differ.*verdict does not hold.*another --out", score, regold("Lyon", 3))
   assert [row["golds"] for row in rows(tmp_path)] == [["town 0"], ["town 1"], ["town 2"]]  # nothing was changed
   assert score([dataclasses.replace(one, supporting=()) for one in EXAMPLES[:3]])["n"] == 3  # no judge read these
 
@@ -263,8 +258,7 @@ def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
 def test_a_run_or_an_index_is_not_written_into(tmp_path, mark, place, seeds):
   (tmp_path / place).mkdir(exist_ok=True)
   (tmp_path / place / mark).write_text("{}")
-  with pytest.raises(ValueError, match=rf"this folder holds an? (run|index) \({mark}\).*name another folder"):
-    evaluate(tmp_path, seeds=seeds)
+  refused(rf"this folder holds an? (run|index) \({mark}\).*name another folder", evaluate, tmp_path, seeds=seeds)
   assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mark]
 
 
@@ -281,8 +275,7 @@ def test_what_was_said_and_found_is_kept(tmp_path):
   (tmp_path / "episodes.jsonl").unlink()  # as in a folder of an older version
   assert evaluate(tmp_path, play=None)["n"] == 9  # all is answered there
   jsonl.write(tmp_path / "predictions.jsonl", rows(tmp_path)[:4])
-  with pytest.raises(ValueError, match="fewer episodes than predictions.jsonl has rows"):
-    evaluate(tmp_path)
+  refused("fewer episodes than predictions.jsonl has rows", evaluate, tmp_path)
 
 
 def test_pairs_are_pooled_over_questions(tmp_path):

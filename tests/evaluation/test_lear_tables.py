@@ -2,6 +2,7 @@
 
 import paper_runs
 import pytest
+from refusals import refused
 
 from ragrl_jax import retrieval
 from ragrl_jax.data import writers
@@ -42,19 +43,16 @@ def test_lears_rows_are_read_by_the_generator(tmp_path):
 def test_answers_of_the_extractor_itself_fill_no_row(tmp_path):
   extracted, read, full = made(tmp_path)
   fill = lambda *given: filling.fill(papers.PAPERS["lear"], given)
-  with pytest.raises(ValueError, match="read: it answers from evidence of 1 extractions, and 0 of them"):
-    fill(read, full)
+  refused("read: it answers from evidence of 1 extractions, and 0 of them", fill, read, full)
   rows_, of = [paper_runs.row(0, evidence="e")], dict(data="nq.jsonl", flags=(OWN,))
   own = paper_runs.evaluation(tmp_path / "own", "lear:inference", rows_, checkpoint=tmp_path / "run", **of)
-  with pytest.raises(ValueError, match="a generator must read.*make-lear-generator --predictions="):
-    fill(full, own)
+  refused("a generator must read.*make-lear-generator --predictions=", fill, full, own)
   # Passages that HotpotQA's rows bring were extracted from: the right row, but not the table's protocol.
   given = [paper_runs.row(0, evidence="e", source="hotpotqa")]
   brought = paper_runs.evaluation(tmp_path / "brought", "lear:inference", given, checkpoint=tmp_path / "run")
   of_generator = dict(checkpoint=tmp_path / "generator", data="hotpotqa.jsonl")
   answered = paper_runs.read(tmp_path / "answered", brought, [paper_runs.row(0)], **of_generator)
-  with pytest.raises(ValueError, match="row 'LEAR', but fills none of its columns:.*own_passages=None, not False"):
-    fill(brought, answered)
+  refused("row 'LEAR', but fills none of its columns:.*own_passages=None, not False", fill, brought, answered)
   # Another step than the best one, and the best one by another metric.
   for name, more in (("step", {}), ("other", dict(chosen_by="evaluation/f1"))):
     at = dict(checkpoint=tmp_path / "run" / "checkpoints" / "100")

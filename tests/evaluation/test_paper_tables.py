@@ -12,6 +12,7 @@ import types
 
 import paper_runs
 import pytest
+from refusals import refused
 
 from ragrl_jax.cli import tables
 from ragrl_jax.evaluation import records
@@ -260,8 +261,7 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
     path = folder / file
     before = path.read_text()
     path.write_text(content) if content is not None else path.unlink()
-    with pytest.raises(ValueError, match=says):
-      records.read(folder)
+    refused(says, records.read, folder)
     path.write_text(before)
   change = lambda **facts: dataclasses.replace(one, folder="F", facts=one.facts | facts)
   elsewhere = [row | dict(source="mine") for row in one.rows]
@@ -275,10 +275,8 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
     (change(data="nq.jsonl"), "fills none of its columns: its questions are nq"),
     (unknown(), "mine.jsonl names no data set of the tables"), (nameless, "--any_model lets other models"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=says):
-      filling.fill(PAPER, [other])
-  with pytest.raises(ValueError, match="names no data set of the tables"):
-    filling.fill(PAPER, [nameless], any_model=True)
+    refused(says, filling.fill, PAPER, [other])
+  refused("names no data set of the tables", filling.fill, PAPER, [nameless], any_model=True)
   cell = filling.fill(PAPER, [change(model="qwen2.5-1.5b")], any_model=True)[0].cells[0][0]
   assert cell.value == 1.0 and "model qwen2.5-1.5b" in writing.described(cell.evaluations[0])
 

@@ -5,8 +5,8 @@ import json
 import pathlib
 
 import played
-import pytest
 from console import ragrl
+from refusals import refused
 from scripted_server import serving
 
 from ragrl_jax import config as config_lib
@@ -55,8 +55,7 @@ def test_a_played_agents_steps_are_those_of_its_scored_transcript(tmp_path):
 def test_an_agent_that_does_not_mark_its_thoughts_is_refused(tmp_path):
   for agent in (name for name, tags in AGENTS.items() if not tags.thinks):
     evaluated(tmp_path / agent, agent, [r"<answer> \boxed{x} </answer>"])
-    with pytest.raises(ValueError, match=f"agent '{agent}'.*cannot be judged"):
-      played_rows.read(tmp_path / agent)
+    refused(f"agent '{agent}'.*cannot be judged", played_rows.read, tmp_path / agent)
 
 
 def test_other_recipes_are_refused_by_their_settings(tmp_path):
@@ -71,13 +70,11 @@ def test_other_recipes_are_refused_by_their_settings(tmp_path):
     if name in ("search_r1", "veritas", "released"):
       assert list(played_rows.read(folder)) == []
     else:
-      with pytest.raises(ValueError, match=f"recipe '{name}'.*--episodes"):
-        played_rows.read(folder)
+      refused(f"recipe '{name}'.*--episodes", played_rows.read, folder)
   config = config_lib.load(ROOT / "configs" / "released.py", "search_o1")
   (tmp_path / "released" / "config.json").write_text(config.to_json_best_effort())
   (tmp_path / "released" / "settings.json").unlink(missing_ok=True)
-  with pytest.raises(ValueError, match="agent 'search_o1'"):
-    played_rows.read(tmp_path / "released")
+  refused("agent 'search_o1'", played_rows.read, tmp_path / "released")
 
 
 def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
@@ -125,5 +122,4 @@ def test_only_folders_of_one_system_are_pooled(tmp_path):
   given = [nq, hotpot, other, wider, *unknown, *drawn]
   assert played_rows.systems(given) == [[nq, hotpot], [other], [wider], *([one] for one in unknown), drawn]
   again = folder("x/again", "1", data="nq", **how)
-  with pytest.raises(ValueError, match="nq and .*again have answers of one system to the same question '1'"):
-    played_rows.systems([nq, again])
+  refused("nq and .*again have answers of one system to the same question '1'", played_rows.systems, [nq, again])

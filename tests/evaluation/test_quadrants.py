@@ -2,6 +2,7 @@ import json
 
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax import retrieval
 from ragrl_jax.data import readers
@@ -34,8 +35,7 @@ def test_four_classes_by_hand():
     ((WITH, WITHOUT[:-1], "outcome"), "1 are only in the first"), ((WITH, WITHOUT, "em"), "'em'"),
     (([*WITH, WITH[0]], WITHOUT, "outcome"), "several answers to a question"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=says):
-      quadrants.crossed(*given)
+    refused(says, quadrants.crossed, *given)
 
 
 def test_a_set_without_a_name_is_not_lost_in_the_total():
@@ -53,8 +53,7 @@ def test_searches_that_were_needed_by_hand():
   assert found == {"nq": pytest.approx(dict(n=5, searched=0.6, over=2 / 3, needed=1 / 3, under=1 / 2))}
   assert quadrants.text(found).splitlines()[1].split() == ["nq", "0.600", "0.667", "0.333", "0.500", "5"]
   assert quadrants.need(never, never, "outcome")["nq"]["over"] is None
-  with pytest.raises(ValueError, match="the second evaluation searched for 3 questions"):
-    quadrants.need(never, may, "outcome")
+  refused("the second evaluation searched for 3 questions", quadrants.need, never, may, "outcome")
 
 
 def test_of_several_seeds_a_question_has_its_mean():
@@ -71,8 +70,7 @@ def test_of_several_seeds_a_question_has_its_mean():
   assert quadrants.over_seeds(seeds[:1], "outcome") is seeds[0]
   measured = [[row("1", 0.0, measures=dict(recall=float(seed)))] for seed in range(2)]
   assert quadrants.over_seeds(measured, "measure/recall")[0]["measures"]["recall"] == 0.5
-  with pytest.raises(ValueError, match="3 seeds of an evaluation have different questions"):
-    quadrants.over_seeds([*seeds[:2], WITH[:1]], "outcome")
+  refused("3 seeds of an evaluation have different questions", quadrants.over_seeds, [*seeds[:2], WITH[:1]], "outcome")
 
 
 def test_the_curve_by_hand():

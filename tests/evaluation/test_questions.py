@@ -4,6 +4,7 @@ from unittest import mock
 
 import pytest
 import small_tokenizers
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
@@ -37,16 +38,12 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
   monkeypatch.setitem(sys.modules, "datasets", library)
   away = "hf:owner/name//train"
   for data, setting in ((dict(train="short", hard=away), "hard, which may be empty"), (dict(train=away), "train")):
-    with pytest.raises(ValueError, match=rf"{away}.*the cache has none.*Name a file instead \(config.data.{setting}\)"):
-      made(tmp_path, **data)
+    refused(rf"{away}.*the cache has none.*Name a file instead \(config.data.{setting}\)", made, tmp_path, **data)
   config = config_lib.default_config()
   config.data.evaluate = away
-  with pytest.raises(ValueError, match=r"Name a file instead \(config.data.evaluate, which may be empty\)"):
-    evaluate.evaluator(config)
-  with pytest.raises(ValueError, match=r"Name a file instead \(config.data.train\)"):
-    sft.planned(settings.of(config_lib.load("arena:sft")))
-  with pytest.raises(ValueError, match=r"Name a file instead \(--data\)"):
-    questions.testing(config, away, max_examples=0)
+  refused(r"Name a file instead \(config.data.evaluate, which may be empty\)", evaluate.evaluator, config)
+  refused(r"Name a file instead \(config.data.train\)", sft.planned, settings.of(config_lib.load("arena:sft")))
+  refused(r"Name a file instead \(--data\)", questions.testing, config, away, max_examples=0)
 
 
 def test_held_out_questions_that_an_outage_failed_have_no_scores(tmp_path, monkeypatch, caplog):
@@ -68,8 +65,7 @@ def test_prompts_that_are_too_long_are_left_out(tmp_path, caplog):
   assert [e.id for e in made(tmp_path, train="mixed", drop_long=True)[0]] == ["s0", "s1", "s2", "s3"]
   said = f"config.data.train={tmp_path / 'mixed.jsonl'}: 3 of 7 questions are left out (config.data.drop_long=True)."
   assert [record.getMessage() for record in caplog.records] == [said]
-  with pytest.raises(ValueError, match="900 tokens"):
-    made(tmp_path, train="long", drop_long=True)
+  refused("900 tokens", made, tmp_path, train="long", drop_long=True)
 
 
 def test_unanswerable_questions_are_left_out(tmp_path):
@@ -83,8 +79,7 @@ def test_unanswerable_questions_are_left_out(tmp_path):
   config.rollout.context = 2000
   assert kept() == ["2"]
   writers.write_examples(tmp_path / "ms_marco.jsonl", rows[:2])
-  with pytest.raises(ValueError, match="all its questions are marked as unanswerable"):
-    kept()
+  refused("all its questions are marked as unanswerable", kept)
 
 
 @pytest.mark.parametrize("setting", ["train", "hard"])
@@ -112,8 +107,7 @@ def test_easy_and_hard_questions(tmp_path):
   # α falls from 1 at the first of the run's 100 steps, of 5 questions each: 1, .99, … .91; then nothing is left of it.
   short = lambda at, n: [examples[which].id[0] for _, which in draws.draw(at, n)].count("s")
   assert short(0, 5) == 5 and short(0, 50) > 40 and short(500, 200) == 0
-  with pytest.raises(ValueError, match="no curriculum"):
-    made(tmp_path, "arena", context=4000, train="short", hard="long")
+  refused("no curriculum", made, tmp_path, "arena", context=4000, train="short", hard="long")
   assert made(tmp_path, "arena", train="short")[1].draw(0, 4) != []
 
 
@@ -128,8 +122,7 @@ def test_gold_sentences_come_from_the_original_question():
   found = questions.with_evidence(asked, originals)
   assert [e.evidence for e in found] == [((0, "It is large."),), (), ((0, "It is old."),)]
   assert [e.id for e in found] == ["l1", "l2", "l3"] and found[1] == asked[1]
-  with pytest.raises(ValueError, match="config.data.evidence"):
-    questions.with_evidence(asked[1:2], originals)
+  refused("config.data.evidence", questions.with_evidence, asked[1:2], originals)
 
 
 def test_noise_depends_on_its_key_and_positions_stay_right():
@@ -147,8 +140,7 @@ def test_noise_depends_on_its_key_and_positions_stay_right():
     places = [*after.supporting, *(place for place, _ in after.evidence)]
     assert [after.passages[place].text for place in places] == [f"own {before.id}"] * 2
     assert set(after.passages) <= set(longer.passages)
-  with pytest.raises(ValueError, match="config.data.noise"):
-    questions.with_noise(examples, 5, seed=0)
+  refused("config.data.noise", questions.with_noise, examples, 5, seed=0)
 
 
 def test_noise_holds_no_answer():
@@ -158,8 +150,7 @@ def test_noise_holds_no_answer():
   for seed in range(9):
     (noisy, *_) = questions.with_noise(examples, 3, seed=seed)
     assert {passage.text for passage in noisy.passages} == {texts[0], *texts[2:]}  # not the other one with "Paris"
-  with pytest.raises(ValueError, match="that do not answer it"):
-    questions.with_noise(examples, 4, seed=0)
+  refused("that do not answer it", questions.with_noise, examples, 4, seed=0)
 
 
 def test_rows_without_their_own_passages(tmp_path):
@@ -172,8 +163,7 @@ def test_rows_without_their_own_passages(tmp_path):
   assert kept.supporting == (0,) and not bare.passages and not bare.supporting
   assert bare.meta[episodes.GOLDS] == kept.passages and [sentence for _, sentence in bare.evidence] == ["x"]
   # LEAR then has to search, and a run without a retriever is refused.
-  with pytest.raises(ValueError, match="config.retrieval.index"):
-    questions.check_passages(config, recipes.get("lear"), [bare], "Q")
+  refused("config.retrieval.index", questions.check_passages, config, recipes.get("lear"), [bare], "Q")
 
 
 def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
@@ -199,8 +189,7 @@ def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
   (cut,) = questions.fitting(config, player, [two])
   assert size(cut) == 40 and not cut.passages[1].text and 0 < len(cut.passages[0].text) < 60
   config.rollout.context = 50
-  with pytest.raises(ValueError, match="'t'.*longer than the 10"):
-    questions.fitting(config, player, [two])
+  refused("'t'.*longer than the 10", questions.fitting, config, player, [two])
 
 
 def test_questions_and_passages_of_any_length_are_not_tokenized_whole():
@@ -211,8 +200,6 @@ def test_questions_and_passages_of_any_length_are_not_tokenized_whole():
   config.data.cut_middle = True
   (cut,) = questions.fitting(config, player, [Example("l", "Who?", ("a",), (Passage("p", "", huge),))])
   assert len(spy.render(player.recipe.prompt.messages(cut))) == 100
-  with pytest.raises(ValueError, match="its question alone is"):
-    questions.fitting(config, player, [Example("l", huge, ("a",), PASSAGES[:1])])
-  with pytest.raises(ValueError, match="config.rollout.context"):
-    questions.check_room(config, spy, player.recipe, [Example("l", huge, ("a",))], "Q")
+  refused("its question alone is", questions.fitting, config, player, [Example("l", huge, ("a",), PASSAGES[:1])])
+  refused("config.rollout.context", questions.check_room, config, spy, player.recipe, [Example("l", huge, ("a",))], "Q")
   assert spy.longest < 100_000

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.evaluation import raters
@@ -22,8 +23,7 @@ def test_agreement_of_judges_by_hand():
   cohen = {name: of["cohen_kappa"] for name, of in found["pairs"].items()}
   assert cohen == {"X, Y": pytest.approx(1 / 2), "X, Z": pytest.approx(1 / 5), "Y, Z": pytest.approx(1 / 2)}
   for wrong in ({}, dict(x=judges["X"]), dict(x=dict(a="1"), y=dict(b="1"))):
-    with pytest.raises(ValueError, match="in common"):
-      raters.agreement(wrong)
+    refused("in common", raters.agreement, wrong)
 
 
 def test_the_coefficients_are_those_of_stats():
@@ -85,8 +85,7 @@ def test_a_sheet_goes_to_a_person_and_comes_back(tmp_path):
   assert labels == {raters.same(*pairs[0][1]): "1", ("é", "b"): "0"}
   with open(path, "w", encoding="utf-8", newline="") as file:
     csv.writer(file).writerows([rows[0], [*rows[2][:3], "yes"]])
-  with pytest.raises(ValueError, match=r"sheet\.csv:2: the label 'yes' must be 1, 0 or empty"):
-    raters.read_sheet(path)
+  refused(r"sheet\.csv:2: the label 'yes' must be 1, 0 or empty", raters.read_sheet, path)
   head, long = "id;premise;claim;label\n", "x" * 200_000
   path.write_text(f"{head}1;{long};b;1\n")  # a spreadsheet of a country with decimal commas
   assert raters.read_sheet(path) == {(long, "b"): "1"}
@@ -95,5 +94,4 @@ def test_a_sheet_goes_to_a_person_and_comes_back(tmp_path):
     (f"{head}1;a;b;1\n2;a; b;0\n", "sheet.csv:3: the label is '0', but an earlier row has the other"),
   ):  # fmt: skip
     path.write_text(text, encoding="cp1252")
-    with pytest.raises(ValueError, match=why):
-      raters.read_sheet(path)
+    refused(why, raters.read_sheet, path)

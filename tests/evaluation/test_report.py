@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from refusals import refused
 
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.report import rendering
@@ -140,13 +141,11 @@ def test_data_blocks_contain_no_markup():
 
 
 def test_a_run_that_has_not_begun_is_damaged_or_has_just_begun(tmp_path):
-  with pytest.raises(ValueError, match="holds neither config.json nor metrics.jsonl"):
-    page_lib.write_report(tmp_path)
+  refused("holds neither config.json nor metrics.jsonl", page_lib.write_report, tmp_path)
   assert not (tmp_path / "report.html").exists()
   for text, fault in (('{"steps": 1', "not JSON"), ("[]", "a list")):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=rf"config\.json: {fault}"):
-      page_lib.gather(tmp_path)
+    refused(rf"config\.json: {fault}", page_lib.gather, tmp_path)
   (tmp_path / "config.json").write_text("{}")
   page = page_lib.write_report(tmp_path, tmp_path / "other" / "page.html").read_text()
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page

@@ -3,8 +3,8 @@
 import dataclasses
 
 import played
-import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax import recipes
 from ragrl_jax.data import readers, writers
@@ -75,8 +75,7 @@ def test_what_cannot_be_trained_on(tmp_path):
     ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"),
     ([tmp_path], EXAMPLES, "it has no metrics.json"),
   ):
-    with pytest.raises(ValueError, match=says):
-      demonstrations.keep_right(folders, examples)
+    refused(says, demonstrations.keep_right, folders, examples)
 
 
 def test_the_command(tmp_path):

@@ -4,8 +4,8 @@ import json
 import pathlib
 import re
 
-import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax.report import rendering, side_by_side
 from ragrl_jax.store import metrics
@@ -25,8 +25,7 @@ def test_runs_are_distinguished():
   names = lambda *paths: side_by_side.distinct([pathlib.Path(path) for path in paths])
   assert names("/out/a", "/out/b") == ["a", "b"]
   assert names("/out/x/seed_0", "/out/y/seed_0", "/out/y/seed_1") == ["x/seed_0", "y/seed_0", "y/seed_1"]
-  with pytest.raises(ValueError, match="--workdir=/out/a is given twice"):
-    names("/out/a", "/out/b", "/out/a")
+  refused("--workdir=/out/a is given twice", names, "/out/a", "/out/b", "/out/a")
 
 
 def test_the_summary_of_several_runs(tmp_path):
@@ -47,8 +46,7 @@ def test_the_summary_of_several_runs(tmp_path):
 
 def test_the_command(tmp_path):
   runs = [f"--workdir={run(tmp_path / name, 1.0)}" for name in ("a", "b")]
-  with pytest.raises(ValueError, match="none holds neither"):
-    side_by_side.write([tmp_path / "a", tmp_path / "none"], tmp_path / "runs.html")
+  refused("none holds neither", side_by_side.write, [tmp_path / "a", tmp_path / "none"], tmp_path / "runs.html")
   assert not (tmp_path / "runs.html").exists()
   said = ragrl("report", *runs)
   assert said.returncode and "--out FILE.html" in said.stdout + said.stderr

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import foreign_transcripts
@@ -71,10 +72,8 @@ def test_every_other_systems_text_is_refused():
   for system, adapter in agents.AGENTS.items():
     for name, text in WRITTEN.items():
       if (agents.AGENTS[name].results, agents.AGENTS[name].query) != (adapter.results, adapter.query):
-        with pytest.raises(ValueError, match="does not write: is it|none of"):
-          foreign_transcripts.turns(text.format(FOUND), system)
-  with pytest.raises(ValueError, match="none of search_r1's tags"):
-    foreign_transcripts.turns("Jane Austen", "search_r1")
+        refused("does not write: is it|none of", foreign_transcripts.turns, text.format(FOUND), system)
+  refused("none of search_r1's tags", foreign_transcripts.turns, "Jane Austen", "search_r1")
 
 
 def test_the_model_cannot_write_its_own_results():
@@ -157,8 +156,7 @@ def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_p
   for mark in ("settings.json", "seed_0/settings.json", "metrics.jsonl", "index.json"):
     (out / mark).parent.mkdir(parents=True, exist_ok=True)
     (out / mark).write_text("{}")
-    with pytest.raises(ValueError, match=rf"--out=.*: this folder holds an? \w+ \({mark}\)"):
-      scored(tmp_path, rows, "search_r1")
+    refused(rf"--out=.*: this folder holds an? \w+ \({mark}\)", scored, tmp_path, rows, "search_r1")
     (out / mark).unlink()
   assert scored(tmp_path, rows, "search_r1")[0]["em"] == 0.5
   assert scored(tmp_path, [rows[0], dict(id="q2", prediction="Chile")], "search_r1")[0]["em"] == 0.0  # once more
@@ -198,8 +196,6 @@ def test_files_that_cannot_be_scored(tmp_path):
     ([*good, good[0]], "transcripts.jsonl:3: question 'q1' has a transcript already, .*:1"),
     *(([row, good[1]], says) for row, says in BAD),
   ):
-    with pytest.raises(ValueError, match=says):
-      scored(tmp_path, rows, "search_r1")
+    refused(says, scored, tmp_path, rows, "search_r1")
     assert not (tmp_path / "out").exists()
-  with pytest.raises(ValueError, match="the same ids"):
-    scored(tmp_path, good, "search_r1", [*EXAMPLES, EXAMPLES[0]])
+  refused("the same ids", scored, tmp_path, good, "search_r1", [*EXAMPLES, EXAMPLES[0]])

@@ -9,6 +9,7 @@ import re
 import judge_folders
 import paper_runs
 import pytest
+from refusals import refused
 from scripted_server import serving
 
 from ragrl_jax.cli import tables as tables_command
@@ -86,10 +87,8 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
     with_verdicts([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
   with open(tmp_path / "out" / "episodes.jsonl", "a") as file:
     file.write("\n")
-  with pytest.raises(ValueError, match="a.json: its verdicts are on episodes of no given run"):
-    with_verdicts([one], files[:1])
-  with pytest.raises(ValueError, match="neither an evaluation's folder nor a file of"):
-    with_verdicts([one], [transcribed(tmp_path / "x.jsonl")])
+  refused("a.json: its verdicts are on episodes of no given run", with_verdicts, [one], files[:1])
+  refused("neither an evaluation's folder nor a file of", with_verdicts, [one], [transcribed(tmp_path / "x.jsonl")])
 
 
 def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):

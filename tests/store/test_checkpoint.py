@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from forks import FORKS
 from jax.sharding import NamedSharding, PartitionSpec
+from refusals import refused
 
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.store import checkpoint, sums
@@ -96,19 +97,14 @@ def test_restored_onto_another_mesh(tmp_path):
 
 
 def test_invalid_calls_are_refused(tmp_path):
-  with pytest.raises(ValueError, match="config.checkpoint.keep"):
-    checkpoint.Checkpoints(tmp_path, keep=0)
+  refused("config.checkpoint.keep", checkpoint.Checkpoints, tmp_path, keep=0)
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
-  with pytest.raises(FileNotFoundError, match="no checkpoint at all"):
-    checkpoints.restore(state())
+  refused("no checkpoint at all", checkpoints.restore, state(), error=FileNotFoundError)
   checkpoints.save(1, state(), {})
-  with pytest.raises(ValueError, match="exists"):
-    checkpoints.save(1, state(), {})
-  with pytest.raises(FileNotFoundError, match=r"no checkpoint 2 in .*\[1\]"):
-    checkpoints.restore(state(), step=2)
+  refused("exists", checkpoints.save, 1, state(), {})
+  refused(r"no checkpoint 2 in .*\[1\]", checkpoints.restore, state(), step=2, error=FileNotFoundError)
   other = dataclasses.replace(state(), params=dict(a=jnp.zeros((9, 4)), b=state().params["b"]))
-  with pytest.raises(ValueError, match=r"params/a has shape \(8, 4\) in the checkpoint and \(9, 4\)"):
-    checkpoints.restore(other)
+  refused(r"params/a has shape \(8, 4\) in the checkpoint and \(9, 4\)", checkpoints.restore, other)
 
 
 @pytest.mark.parametrize("host, word", [
@@ -117,8 +113,7 @@ def test_invalid_calls_are_refused(tmp_path):
 ])  # fmt: skip
 def test_only_json_is_saved_beside_the_arrays(tmp_path, host, word):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
-  with pytest.raises(ValueError, match=word):
-    checkpoints.save(1, state(), host)
+  refused(word, checkpoints.save, 1, state(), host)
   assert checkpoints.latest() is None
 
 
@@ -143,10 +138,8 @@ def test_a_reader_does_not_disturb_a_running_save(tmp_path):
   assert reader.latest() == 1 and same(reader.restore(state())[0], state())
   reader.close()
   assert (tmp_path / "2.tmp").exists()
-  with pytest.raises(ValueError, match="read-only"):
-    reader.save(2, state(), {})
-  with pytest.raises(FileNotFoundError, match="checkpoints/"):
-    checkpoint.Checkpoints(tmp_path / "none", keep=1, read_only=True)
+  refused("read-only", reader.save, 2, state(), {})
+  refused("checkpoints/", checkpoint.Checkpoints, tmp_path / "none", keep=1, read_only=True, error=FileNotFoundError)
 
 
 def flip(path):
@@ -168,8 +161,7 @@ def test_any_damage_to_any_file_is_detected(tmp_path):
       harm(path)
       found = sums.damage(folder)
       assert name in found, (name, found)
-      with pytest.raises(checkpoint.Damaged, match=name):
-        checkpoint.refuse_damaged(folder)
+      refused(name, checkpoint.refuse_damaged, folder, error=checkpoint.Damaged)
       path.write_bytes(whole)
   whole = (folder / sums.FILE).read_bytes()
   for content in (b"", whole[:-1].rpartition(b"\n")[0], whole.replace(b"  state", b" state"), b"\xff" + whole):

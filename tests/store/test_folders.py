@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax.evaluation import answer_files
 from ragrl_jax.retrieval import build
@@ -60,8 +61,7 @@ def thesis(tmp_path):
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path, thesis):
-  with pytest.raises(ValueError, match="was not written by this command.*Nothing was touched: name a new folder"):
-    folders.empty(tmp_path)
+  refused("was not written by this command.*Nothing was touched: name a new folder", folders.empty, tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
@@ -89,14 +89,12 @@ def test_later_files_copies_and_links_are_kept(tmp_path):
   shutil.copytree(whole, tmp_path / "copy")  # with the marker and the times, as `cp -a` does
   (tmp_path / "link").symlink_to(whole)
   (tmp_path / "file").write_text("text")
-  with pytest.raises(ValueError, match="is not a folder"):
-    folders.empty(tmp_path / "file")
+  refused("is not a folder", folders.empty, tmp_path / "file")
   for name, said in {
     "added": "checkpoints/notes.txt .* was not written", "changed": "metrics.jsonl .* was changed since",
     "copy": "not written by this command", "link": "is a symbolic link",
   }.items():  # fmt: skip
-    with pytest.raises(ValueError, match=said):
-      folders.empty(tmp_path / name)
+    refused(said, folders.empty, tmp_path / name)
     assert (tmp_path / name / "checkpoints" / "1").read_text() == "weights"
   assert (added / "checkpoints" / "notes.txt").read_text() == "mine"
 

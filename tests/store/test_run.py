@@ -8,6 +8,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import pytest
+from refusals import refused
 
 from ragrl_jax.settings import Judge, Settings, fields
 from ragrl_jax.store import changes, checkpoint, jsonl, lock, workdir
@@ -100,11 +101,9 @@ def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
   (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
   opened(tmp_path, other)
-  with pytest.raises(ValueError, match="config.seed was 3, is 0"):
-    opened(tmp_path, settings_of())
+  refused("config.seed was 3, is 0", opened, tmp_path, settings_of())
   (tmp_path / changes.FILE).write_text("{")
-  with pytest.raises(ValueError, match="config.json is missing or damaged.*remove it"):
-    opened(tmp_path, other)
+  refused("config.json is missing or damaged.*remove it", opened, tmp_path, other)
 
 
 def test_a_kill_before_accepted_changes_are_recorded_loses_none(tmp_path, monkeypatch):
@@ -131,12 +130,10 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
   moved = f"file:{words.rename(tmp_path / 'moved.txt')}"
   opened(tmp_path / "run", settings_of(switches__instructions=moved, judge__wording=moved))
   words.write_text("Mine: {question}!")
-  with pytest.raises(ValueError, match=r"config\.switches\.instructions \(its text\) was '\w{16}', is '\w{16}'"):
-    opened(tmp_path / "run", config)
+  refused(r"config\.switches\.instructions \(its text\) was '\w{16}', is '\w{16}'", opened, tmp_path / "run", config)
   opened(tmp_path / "run", config, accept_changes=True)
   words.unlink()
-  with pytest.raises(ValueError, match=r"config\.\w+\.\w+=file:.*words\.txt: the file cannot be read \(No such"):
-    opened(tmp_path / "run", config)
+  refused(r"config\.\w+\.\w+=file:.*words\.txt: the file cannot be read \(No such", opened, tmp_path / "run", config)
 
 
 @pytest.mark.parametrize("value", ["{0}:one, {0}:two, json:dumps", "command:python {0} -v", "npx server | python {0}"])
@@ -148,8 +145,7 @@ def test_a_program_that_changes_is_another_setting(tmp_path, value):
   begun(tmp_path / "run", config)
   opened(tmp_path / "run", config)
   program.write_text("def one(): return 2")
-  with pytest.raises(ValueError, match=r"config\.switches\.tools/tools\.py \(its text\) was '\w{16}'"):
-    opened(tmp_path / "run", config)
+  refused(r"config\.switches\.tools/tools\.py \(its text\) was '\w{16}'", opened, tmp_path / "run", config)
 
 
 @pytest.mark.parametrize(("changed", "key"), [("a", "2/tools"), ("b", "tools")])  # the last has its name alone
@@ -173,21 +169,17 @@ def test_programs_of_one_name_are_told_apart(tmp_path, changed, key):
 
 
 def test_what_must_be_there_and_what_must_not(old, tmp_path):
-  with pytest.raises(ValueError, match="--resume=must, but .*no checkpoint"):
-    opened(tmp_path / "new", settings_of(), resume="must")
+  refused("--resume=must, but .*no checkpoint", opened, tmp_path / "new", settings_of(), resume="must")
   opened(tmp_path / "new", settings_of(), resume="never")
-  with pytest.raises(ValueError, match="--resume=never, but .*holds a run"):
-    opened(old, settings_of(steps=9), resume="never")
+  refused("--resume=never, but .*holds a run", opened, old, settings_of(steps=9), resume="never")
   opened(old, settings_of(steps=9), resume="must")
-  with pytest.raises(ValueError, match="one of auto, must, never"):
-    opened(old, settings_of(steps=9), resume="yes")
+  refused("one of auto, must, never", opened, old, settings_of(steps=9), resume="yes")
 
 
 def test_a_run_does_not_begin_in_a_folder_of_another_kind(tmp_path):
   """Of all kinds: tests/store/test_folders.py."""
   (tmp_path / "index.json").write_text("{}")
-  with pytest.raises(ValueError, match=r"--workdir=.*: this folder holds .* \(index.json\)"):
-    opened(tmp_path, settings_of())
+  refused(r"--workdir=.*: this folder holds .* \(index.json\)", opened, tmp_path, settings_of())
   assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
 
 
@@ -214,8 +206,7 @@ def test_a_finished_run_whose_checkpoints_were_deleted_is_not_begun_again(tmp_pa
     assert opened(tmp_path, settings_of(steps=5), resume=resume)[0].finished
   with pytest.raises(ValueError, match="ended at step 5 and has no checkpoint any more, so it cannot go on to step 6"):
     opened(tmp_path, settings_of(steps=6))
-  with pytest.raises(ValueError, match="config.seed was 0, is 1"):
-    opened(tmp_path, settings_of(steps=5, seed=1))
+  refused("config.seed was 0, is 1", opened, tmp_path, settings_of(steps=5, seed=1))
 
 
 def test_the_initial_state_is_freed_before_a_checkpoint_is_read(old):
@@ -230,8 +221,8 @@ def test_a_run_returns_to_an_older_checkpoint_which_becomes_the_newest(tmp_path)
   with workdir.opened(tmp_path, settings_of(checkpoint__keep=3), say=said.append) as made:
     for step in (1, 2, 3):
       made.save(step, dict(x=STATE["x"] + step), dict(cursor=step))
-    with pytest.raises(FileNotFoundError, match="7 does not exist.*guard.rollback=0.*It collapsed"):
-      made.rewind(7, STATE, "It collapsed.")
+    says = "7 does not exist.*guard.rollback=0.*It collapsed"
+    refused(says, made.rewind, 7, STATE, "It collapsed.", error=FileNotFoundError)
     given = jax.tree.map(jnp.copy, STATE)
     state, host = made.rewind(1, given, "It collapsed.")
     assert given["x"].is_deleted() and state["x"].tolist() == [1, 2, 3] and host["cursor"] == 1
@@ -255,8 +246,7 @@ def test_only_the_holder_of_the_folder_saves(tmp_path):
       pass
     owner = json.loads((tmp_path / lock.FILE).read_text())
     (tmp_path / lock.FILE).write_text(json.dumps(owner | dict(host="far")))
-    with pytest.raises(lock.Held, match="on far"):
-      made.save(1, STATE, {})
+    refused("on far", made.save, 1, STATE, {}, error=lock.Held)
   checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)  # reading needs no lock
 
 
@@ -299,10 +289,8 @@ def test_contents_decide_and_not_places(tmp_path):
   moved = settings(model__lora__rank=4, data__train="/elsewhere/b.jsonl", model__path="/elsewhere/base")
   assert go_on(moved) == "" and go_on(config) == ""  # moved, and moved back
   for path in (config, moved):
-    with pytest.raises(ValueError, match=r"config\.data\.train \(its contents\) was 'q', is 'p'.*--accept_changes"):
-      go_on(path, train="p")
-    with pytest.raises(ValueError, match=r"config\.model\.path \(its contents\) was 'm\+t', is 'n\+t'"):
-      go_on(path, model="n+t")
+    refused(r"config\.data\.train \(its contents\) was 'q', is 'p'.*--accept_changes", go_on, path, train="p")
+    refused(r"config\.model\.path \(its contents\) was 'm\+t', is 'n\+t'", go_on, path, model="n+t")
   with pytest.raises(ValueError, match="config.data.train was 'a.jsonl', is 'b.jsonl'"):  # nothing was compared
     with workdir.opened(tmp_path, settings(model__lora__rank=4, data__train="b.jsonl"), say=lambda text: None) as made:
       made.restore(jax.tree.map(jnp.copy, STATE))
@@ -332,5 +320,4 @@ def test_a_function_that_comes_goes_or_changes_is_a_change(tmp_path, was, now):
 
   start(was)
   start(was)
-  with pytest.raises(ValueError, match=rf"config\.reward\.function \(its contents\) was '{was}', is '{now}'"):
-    start(now)
+  refused(rf"config\.reward\.function \(its contents\) was '{was}', is '{now}'", start, now)

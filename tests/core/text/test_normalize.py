@@ -1,5 +1,5 @@
-import pytest
 from printed import HYPHENS, SPACES, printed
+from refusals import refused
 
 from ragrl_jax.core.text import forms
 from ragrl_jax.core.text.normalize import normalize
@@ -19,8 +19,7 @@ def test_by_hand():
     ("The  Cat", "filco", "cat"), ("", "spaced", ""), (" The_U.S. ", "none", " The_U.S. "),
   ]:  # fmt: skip
     assert normalize(text, style) == expected
-  with pytest.raises(ValueError, match="'squad', 'spaced', 'filco' or 'none'"):
-    normalize("x", "Squad")
+  refused("'squad', 'spaced', 'filco' or 'none'", normalize, "x", "Squad")
 
 
 TYPED = """O'Brien's "best-known" novel of 1939-40, at -5 degrees - or so. """
