@@ -49,38 +49,29 @@ def judge(request, tmp_path_factory, endpoint):
   return judging.load(settings(**chosen))
 
 
-def test_one_verdict_a_pair_between_0_and_1_or_none(judge):
+def test_one_verdict_a_pair_between_0_and_1_or_none_depends_on_its_pair_alone(judge):
   verdicts = judge.judge(PAIRS)
   assert len(verdicts) == len(PAIRS)
   assert all(verdict is None or isinstance(verdict, float) and 0.0 <= verdict <= 1.0 for verdict in verdicts)
   assert len({*verdicts}) > 1 or judge.describe().get("prompt") == "correctness"
-
-
-def test_a_verdict_depends_on_its_pair_alone(judge):
   together = judge.judge(PAIRS)
   assert judge.judge(PAIRS[::-1] + PAIRS) == together[::-1] + together
   assert [judge.judge([pair])[0] for pair in PAIRS] == together
 
 
-def test_odd_texts_are_judged_blank_claims_score_zero_and_no_pairs_give_no_verdicts(judge):
+def test_odd_texts_are_judged_blank_claims_score_zero_and_what_is_no_pair_is_refused(judge):
   assert judge.judge([(FACTS[0], ""), (FACTS[0], " \n\t")]) == [0.0, 0.0] and judge.judge([]) == []
   odd = ["{0} %s {x}", "</think></information> 1", "\ud800 \x00", "<|im_end|>", "x" * 2000]
   assert len(judge.judge([(FACTS[0], text) for text in odd] + [(text, "Basel") for text in odd + [""]])) == 11
-
-
-def test_arguments_that_are_not_pairs_are_refused(judge):
   for wrong in ("text", ["ab"], [("a", None)]):
     refused("pair", judge.judge, wrong)
 
 
-def test_several_threads_at_once(judge):
+def test_several_threads_at_once_and_it_describes_itself_and_its_pace(judge):
   expected = judge.judge(PAIRS)
   with ThreadPoolExecutor(4) as pool:
     got = list(pool.map(lambda i: judge.judge([PAIRS[i % len(PAIRS)]])[0], range(24)))
   assert got == [expected[i % len(PAIRS)] for i in range(24)]
-
-
-def test_it_describes_itself_and_its_pace(judge):
   said = json.loads(json.dumps(judge.describe()))
   assert said["kind"] in judging.KINDS
   assert isinstance(judge.pace, judge_api.Pace) and judge.pace.batch >= 1 and judge.pace.workers >= 1

@@ -145,27 +145,21 @@ def test_equal_scores_keep_the_order_of_the_corpus(retriever):
   assert len(tied) >= (1 if retriever.describe()["kind"] == "fused" else 3)
 
 
-def test_no_queries_empty_ones_and_one_of_unknown_words(retriever):
+def test_no_queries_empty_ones_one_of_unknown_words_and_bad_requests(retriever):
   assert retriever.search([], K) == []
   assert retriever.search(["", " \n\t"], K) == [[], []] and retriever.search(["xyzzy"], K) == [[]]
   first, blank, last = retriever.search([QUERIES[0], "", QUERIES[1]], K)
   assert blank == [] and [first, last] == retriever.search(QUERIES[:2], K)
-
-
-def test_bad_requests_are_refused(retriever):
   wrong = [("amber bridge", K, "one string"), (["amber", 3], K, "query 1 is int")]
   for asked, k, says in (*wrong, *((QUERIES, k, "k=") for k in (0, -1, True, 2.0))):
     with pytest.raises(ValueError, match=says):
       retriever.search(asked, k)
 
 
-def test_several_threads_at_once(retriever):
+def test_several_threads_at_once_and_it_describes_itself(retriever):
   search = lambda queries: told(retriever, retriever.search(queries, K))
   expected = search(QUERIES)
   with ThreadPoolExecutor(8) as pool:
     answers = list(pool.map(lambda i: search([QUERIES[i % len(QUERIES)]])[0], range(64)))
   assert answers == [expected[i % len(QUERIES)] for i in range(64)]
-
-
-def test_it_describes_itself(retriever):
   assert retriever.describe()["kind"] in ("bm25", "dense", "fused", "remote", "milvus", "opensearch", "elasticsearch")

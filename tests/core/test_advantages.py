@@ -23,14 +23,11 @@ def test_group_relative_by_hand(std, want):
     advantages.group_relative(RIGHT, ONE, std="mad")
 
 
-def test_members_of_a_group_need_not_be_neighbours():
+def test_members_of_a_group_need_not_be_neighbours_and_std_floor_by_hand():
   # Group 7: 1, 2, 3: mean 2, sample std sqrt(2 / 2) = 1. Group 4 is constant.
   rewards = jnp.array([1.0, 5.0, 2.0, 5.0, 3.0])
   got = advantages.group_relative(rewards, jnp.array([7, 4, 7, 4, 7]), eps=0.0)
   np.testing.assert_allclose(got, [-1.0, 0.0, 0.0, 0.0, 1.0], rtol=1e-6)
-
-
-def test_std_floor_by_hand():
   # LEAR's example {0.49, 0.51} has population std 0.01: ∓1 without a floor, ∓0.01 / 0.1 with the floor 0.1.
   for how, want in ((dict(), 1.0), (dict(std_floor=0.1), 0.1)):
     got = advantages.group_relative(jnp.array([0.49, 0.51]), jnp.array([0, 0]), std="population", eps=0.0, **how)

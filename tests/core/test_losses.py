@@ -172,7 +172,7 @@ def test_masked_values_have_no_effect():
   assert float(masked.total(x, off)) == float(masked.num_sequences(off)) == 0.0
 
 
-def test_segment_sums_by_hand():
+def test_segment_sums_and_the_number_of_sequences_with_a_trained_token_by_hand():
   x = jnp.array([[1.0, 2.0, 4.0, 8.0, 16.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
   mask = jnp.array([[1, 1, 0, 1, 1], [1, 0, 1, 1, 0]])
   segments = jnp.array([[1, 1, 1, 2, 0], [1, 2, 2, 2, 2]])
@@ -180,9 +180,6 @@ def test_segment_sums_by_hand():
   want = [[3.0, 3.0, 3.0, 8.0, 16.0], [1.0, 2.0, 2.0, 2.0, 2.0]]
   np.testing.assert_array_equal(masked.segment_sums(x, mask, segments), want)
   np.testing.assert_array_equal(masked.segment_sums(x, mask, None), [[27.0] * 5, [3.0] * 5])
-
-
-def test_num_sequences_counts_those_with_a_trained_token():
   mask = jnp.array([[1, 0, 0, 1], [0, 0, 0, 0]])
   segments = jnp.array([[1, 2, 2, 3], [1, 1, 2, 0]])
   assert float(masked.num_sequences(mask, segments)) == 2.0  # segments 1 and 3 of row 0; segment 2 has no trained token

@@ -30,15 +30,12 @@ def random_logits(seed, n=B, v=V):
   return np.random.default_rng(seed).normal(size=(n, v)).astype(np.float32) * 2
 
 
-def test_a_draw_by_hand():
+def test_a_draw_and_temperature_by_hand():
   # Running sums of (.1, .2, .3, .4) are .1, .3, .6, 1. The first sum that exceeds the number gives the token.
   logits = np.log(np.tile(np.float32([0.1, 0.2, 0.3, 0.4]), (6, 1)))
   tokens, logprobs = draw(logits, [0.0, 0.05, 0.15, 0.35, 0.65, 0.99999994])
   np.testing.assert_array_equal(tokens, [0, 0, 1, 2, 3, 3])
   np.testing.assert_allclose(logprobs, np.log([0.1, 0.1, 0.2, 0.3, 0.4, 0.4]), rtol=1e-6)
-
-
-def test_temperature_by_hand():
   # Weights (1, 4) at temperature 1/2 become (1, 16), so the boundary is at 1/17.
   logits = np.log(np.float32([[1.0, 4.0]] * 2))
   tokens, logprobs = draw(logits, [1 / 17 - 1e-4, 1 / 17 + 1e-4], temperature=0.5)

@@ -49,7 +49,7 @@ def post(url, seconds=60.0, max_bytes=20_000, **settings):
   return http.post_json(url, dict(a="é"), deadline=time.monotonic() + seconds, max_bytes=max_bytes, **settings)
 
 
-def test_a_reply():
+def test_a_reply_and_a_refusal_which_may_have_any_body():
   with peer(response(b'{"x": [1]}', "Retry-After: 2")) as (url, asked):
     reply = post(url, headers={"Authorization": "Bearer secret"})
   assert (reply.status, reply.body, reply.retry_after_s) == (200, dict(x=[1]), 2.0)
@@ -59,9 +59,6 @@ def test_a_reply():
   with peer(response(b"[]")) as (url, asked):
     assert http.get_json(url, deadline=time.monotonic() + 60, max_bytes=10).body == []
   assert asked[0][0].startswith(b"GET /page")
-
-
-def test_a_refusal_may_have_any_body():
   with peer(response(b"<html>" * 100, "retry-after: \xb2", status="503 Busy")) as (url, _):
     reply = post(url)
   assert (reply.status, reply.body, reply.retry_after_s) == (503, None, None) and len(reply.text) == 300
@@ -106,12 +103,9 @@ def test_a_broken_connection(answer):
     post(url)
 
 
-def test_no_server_at_the_address():
+def test_no_server_at_the_address_and_a_header_that_cannot_be_sent_is_not_shown():
   with served.nobody() as address, pytest.raises(http.ConnectionFailed, match="ConnectError"):
     post(address)
-
-
-def test_a_header_that_cannot_be_sent_is_not_shown():
   with pytest.raises(ValueError, match="header 'authorization' contains characters") as caught:
     post("http://127.0.0.1:1", headers={"authorization": "Bearer hunter2\n"})
   assert "hunter2" not in str(caught.value)

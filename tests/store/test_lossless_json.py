@@ -19,14 +19,11 @@ FLOATS = [np.float32([[0.1, np.nan], [np.inf, -0.0]]), np.float64([1 / 3]), np.f
 OTHERS = [np.int64([2**62 + 1]), np.uint64([2**64 - 1]), np.array([True, False]), np.zeros((0, 3), "f4"), np.int32(-3)]
 
 
-def test_values_are_restored():
+def test_values_are_restored_and_arrays_keep_dtype_shape_and_bits():
   for value in NUMBERS + NESTED + LIKE_OURS:
     back = through(value)
     assert back == value and repr(back) == repr(value)  # also 1 from True, a tuple from a list
   assert math.isnan(through(math.nan))
-
-
-def test_arrays_keep_dtype_shape_and_bits():
   facts = lambda array: (type(array), array.dtype, array.shape, array.tobytes())
   for value in FLOATS + OTHERS:
     assert facts(through(value)) == facts(value)

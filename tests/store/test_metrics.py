@@ -151,14 +151,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
   assert os.listdir(tmp_path) == ["rows.jsonl"]
 
 
-def test_a_line_stays_one_line():
+def test_a_line_stays_one_line_and_plain_keeps_float32_exactly():
   row = {"a": "x\ny\u2028z\u2029é🙂", "half a pair": "\ud800"}
   text = jsonl.line(row)
   assert len(text.splitlines()) == 1 and text.endswith("\n") and "é🙂" in text
   assert json.loads(text.encode()) == row
-
-
-def test_plain_keeps_float32_exactly():
   values = np.float32([0.1, 1 / 3, 1e-30, 3e38, -0.0])
   back = json.loads(json.dumps(jsonl.plain(values)))
   np.testing.assert_array_equal(np.float32(back), values)

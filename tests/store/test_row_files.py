@@ -43,7 +43,7 @@ def test_places_are_lines_where_rows_begin(tmp_path):
   assert [where.rpartition(":")[2] for where, _ in row_files.read_rows(tmp_path / "a.csv")] == ["2", "5"]
 
 
-def test_what_datasets_saved(tmp_path):
+def test_what_datasets_saved_whose_record_cannot_name_files_elsewhere(tmp_path):
   folder = saved_rows.save(tmp_path / "train", ROWS, shards=2)
   assert read(folder) == ROWS and read(folder, "text", "more") == [dict(text=row["text"]) for row in ROWS]
   places = [where.rpartition("/")[2] for where, _ in row_files.read_rows(folder)]
@@ -56,9 +56,6 @@ def test_what_datasets_saved(tmp_path):
   refused("00000-of-00002.arrow: no arrow file that can be read", read, folder)
   (folder / "state.json").write_text('{"_data_files": [3]}')
   refused("state.json: it is not as `datasets` writes it", read, folder)
-
-
-def test_a_record_cannot_name_files_elsewhere(tmp_path):
   folder = saved_rows.save(tmp_path / "set", ROWS)
   (folder / "state.json").write_text('{"_data_files": [{"filename": "../../secret.arrow"}]}')
   assert row_files.saved(folder) == [folder / "secret.arrow"]

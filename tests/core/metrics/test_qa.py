@@ -165,15 +165,12 @@ def test_published_ways_to_count_f1():
   assert qa.F1_OF["hotpotqa"]("no it is", ["no"]) == 0 and qa.F1_OF["squad"]("no it is", ["no"]) == pytest.approx(0.5)
 
 
-def test_set_overlap_by_hand():
+def test_set_overlap_and_joint_of_answer_and_facts_by_hand():
   # 3 named, 2 golds, 1 in common: precision 1/3, recall 1/2, F1 2 * 1 / (3 + 2).
   got = qa.set_overlap([1, 2, 3, 3], [3, 4])
   assert (got.precision, got.recall, got.f1, got.exact) == pytest.approx((1 / 3, 0.5, 0.4, 0.0))
   assert qa.set_overlap("ab", "ba").exact == 1.0 and qa.set_overlap([], [1]) == qa.Overlap(0.0, 0.0, 0.0, 0.0)
   assert qa.set_overlap([], []) == qa.Overlap(1.0, 1.0, 1.0, 1.0)
-
-
-def test_joint_of_answer_and_facts_by_hand():
   # Facts: 2 named, 1 of 3 gold: precision 1/2, recall 1/3. Answer: precision 2/3, recall 1. Joint: 1/3, 1/3, F1 1/3.
   facts = qa.set_overlap([("A", 0), ("B", 1)], [("A", 0), ("C", 0), ("D", 2)])
   found = qa.joint(qa.Overlap(2 / 3, 1.0, 4 / 5, 0.0), facts)

@@ -73,13 +73,10 @@ def test_by_hand():
   assert retrieval.means(run, judged, ["RR"]) == {"RR": pytest.approx(0.5 / 3)}
 
 
-def test_as_ir_measures():
+def test_as_ir_measures_and_unknown_measures_are_refused():
   judgements, run = trec_runs.made_up()
   wanted = json.loads(trec_runs.GOLDEN.read_text())["made up"]
   assert retrieval.means(run, judgements, trec_runs.MEASURES) == pytest.approx(wanted, abs=1e-12)
   assert min(wanted.values()) > 0.02
-
-
-def test_unknown_measures_are_refused():
   for name in ("ndcg", "nDCG@0", "P", "R", "MAP", "nDCG@-1", "AP@", ""):
     refused(f"the measure {name!r} is unknown", retrieval.means, {}, {}, [name])

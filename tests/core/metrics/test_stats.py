@@ -48,7 +48,7 @@ def test_wilcoxon_exact():
   assert same == stats.wilcoxon([2, 3], [1, 1], alternative="greater")
 
 
-def test_paired_permutation_by_enumeration():
+def test_paired_permutation_by_enumeration_and_its_edges():
   # Questions right in one system only: five for the one, one for the other. Exact McNemar: 2 (1 + 6) / 2^6.
   x, y = [1, 1, 1, 1, 1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 1, 1, 0, 0, 1]
   assert stats.paired_permutation(x, y) == (pytest.approx(0.4), pytest.approx(14 / 64))
@@ -56,9 +56,6 @@ def test_paired_permutation_by_enumeration():
   sums = [sum(s * d for s, d in zip(signs, differences)) for signs in itertools.product((-1, 1), repeat=6)]
   expected = sum(abs(s) >= sum(differences) - 1e-9 for s in sums) / len(sums)
   assert stats.paired_permutation(differences, [0.0] * 6) == (pytest.approx(5.3 / 6), pytest.approx(expected))
-
-
-def test_paired_permutation_edges():
   # 60 against 40 questions and 900 ties: 2^100 swaps. Scores of 0 and 1 need no draws: 2 P(X >= 60 | 100, 1/2).
   many = stats.paired_permutation([1] * 60 + [0] * 40 + [1] * 900, [0] * 60 + [1] * 40 + [1] * 900)
   exact = 2 * sum(math.comb(100, k) for k in range(60, 101)) / 2**100
@@ -90,15 +87,12 @@ def test_holm_by_hand():
   assert stats.holm([0.5, 0.9]) == [1.0, 1.0] and stats.holm([]) == [] and stats.holm([0.2]) == [0.2]
 
 
-def test_bootstrap_of_many_items_and_of_many_different_ones():
+def test_bootstrap_of_many_items_and_of_many_different_ones_depends_on_values_and_seed_only():
   """Both ways of drawing fit the normal interval: counts of few values, and values that are all different."""
   for values in ([1.0] * 30_000 + [0.0] * 70_000, list(np.linspace(0.0, 1.0, 2000))):
     low, high = stats.bootstrap_interval(values, seed=0)
     half = 1.96 * np.std(values) / math.sqrt(len(values))
     assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.05 * half)
-
-
-def test_bootstrap_depends_on_values_and_seed_only():
   values = [0.0, 1.0, 1.0, 0.5, 0.25]
   first = stats.bootstrap_interval(values, seed=1, resamples=500)
   assert first == stats.bootstrap_interval(values, seed=1, resamples=500)
@@ -130,14 +124,11 @@ def test_several_runs_of_two_arms(questions, levels):
   assert (low, high) == pytest.approx(brute_seeds(x, y, 4000, 0), abs=0.06 * (high - low))
 
 
-def test_one_run_of_each_arm_is_the_paired_bootstrap():
+def test_one_run_of_each_arm_is_the_paired_bootstrap_and_one_question_has_the_interval_of_its_runs():
   rng = np.random.default_rng(0)
   x, y = rng.integers(0, 2, (2, 200))
   _, low, high = stats.seeds_interval([x], [y], seed=0)
   assert (low, high) == pytest.approx(stats.bootstrap_interval(x - y, seed=0), abs=0.006)
-
-
-def test_a_single_question_has_the_interval_of_its_runs():
   assert stats.seeds_interval([[1.0], [1.0]], [[0.0], [0.0]], seed=0) == (1.0, 1.0, 1.0)
   difference, low, high = stats.seeds_interval([[0.0], [1.0]], [[0.0], [0.0]], seed=0)
   assert difference == 0.5 and (low, high) == (0.0, 1.0)
@@ -153,12 +144,9 @@ def test_kappas_of_resamples_are_those_of_the_items():
   assert stats.fleiss_kappas(votes, times).tolist() == pytest.approx([fleiss_kappa(votes), fleiss_kappa(votes[drawn])])
 
 
-def test_brier_by_hand():
+def test_brier_and_calibration_error_by_hand():
   assert stats.brier([0.9, 0.6, 0.2], [1, 0, 0]) == pytest.approx((0.01 + 0.36 + 0.04) / 3)
   assert stats.brier([1.0, 0.0], [1, 0]) == 0.0
-
-
-def test_calibration_error_by_hand():
   # Two bins: {.2, .4} with none right, gap .3; {.6, .8, 1} with two right, gap .8 - 2/3. Weights 2/5 and 3/5.
   found = stats.calibration_error([0.2, 0.4, 0.6, 0.8, 1.0], [0, 0, 1, 0, 1], bins=2)
   assert found == pytest.approx(2 / 5 * 0.3 + 3 / 5 * (0.8 - 2 / 3))

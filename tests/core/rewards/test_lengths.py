@@ -16,13 +16,10 @@ def test_rationale(tau, paid):
   assert got == pytest.approx(paid, abs=5e-5)
 
 
-def test_evidence():
+def test_evidence_and_edges():
   # γ = .5, 500 tokens of passages: full score from u = .9 on (.98 and .9); then the square roots of .898, .8, .5, .002.
   got = [lengths.evidence(length, 500, omega=0.9, gamma=0.5) for length in (10, 50, 51, 100, 250, 499)]
   assert got == pytest.approx([1, 1, 0.9476, 0.8944, 0.7071, 0.0447], abs=5e-5)
-
-
-def test_edges():
   assert lengths.rationale(0, 5, tau=0.5) == lengths.rationale(5, 0, tau=0.5) == lengths.rationale(0, 0, tau=0.5) == 0
   assert lengths.rationale(1, 10**9, tau=0.1) == 0.0 and lengths.rationale(10**9, 1, tau=0.1) == 1.0  # no overflow
   paid = lambda evidence, passages: lengths.evidence(evidence, passages, omega=0.9, gamma=0.3)
@@ -37,13 +34,10 @@ def test_longer_evidence_never_earns_more():
     assert all(0.0 <= b <= a <= 1.0 for a, b in zip(paid, paid[1:]))
 
 
-def test_the_papers_numbers():
+def test_the_penalty_has_the_papers_numbers_is_never_positive_and_grows_with_length():
   # The paper's values: 20,480 tokens, of which the last 4,096 are penalised.
   want = {0: 0.0, 16_384: 0.0, 17_408: -0.25, 18_432: -0.5, 20_480: -1.0, 20_481: -1.0, 10**9: -1.0}
   assert {tokens: overlong_penalty(tokens, limit=20_480, buffer=4096) for tokens in want} == want
-
-
-def test_the_penalty_is_never_positive_and_grows_with_length():
   found = [overlong_penalty(n, limit=50, buffer=20) for n in range(70)]
   assert found == sorted(found, reverse=True) and found[0] == 0.0 and found[-1] == -1.0
   # A buffer as long as the limit penalises from the first token on. A buffer of one token gives a step.

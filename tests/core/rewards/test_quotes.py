@@ -16,14 +16,11 @@ def plain(quote, context, threshold=quotes.SOFT):
   return any(difflib.SequenceMatcher(None, window, quote).ratio() >= threshold for window in windows)
 
 
-def test_exact():
+def test_exact_and_a_quote_that_spans_two_contexts_is_in_neither():
   for quote in ("stands in Paris.", "Tower stands\tin\n\nParis.", "  1889 ", CONTEXT):
     assert quotes.exact(quote, [CONTEXT, "another"])
   for quote in ("stands in paris.", "Eiffel stands", "", " \n"):
     assert not quotes.exact(quote, [CONTEXT, "another"])
-
-
-def test_a_quote_that_spans_two_contexts_is_in_neither():
   assert quotes.exact("one two", ["one two three"]) and not quotes.exact("two three", ["one two", "three four"])
   assert not quotes.exact("x", [])
 
@@ -89,7 +86,7 @@ def test_long_quotes_get_the_plain_windows_verdicts():
   assert 2 < found < 10
 
 
-def test_forms_of_unicode_are_equal_in_quotes():
+def test_forms_of_unicode_are_equal_and_quotes_of_scripts_without_spaces_are_whole_words():
   for one, other in (
     ("Cafe\u0301 au lait", "Caf\u00e9 au lait"), ("ＮＨＫ is one", "NHK is one"), ("ﬁne day now", "fine day now"),
     ("the “well‑known” O’Brien’s – 1939", "the \"well-known\" O'Brien's - 1939"),
@@ -98,8 +95,5 @@ def test_forms_of_unicode_are_equal_in_quotes():
     for quote, context in ((one, f"so {other} ."), (other, f"so {one} .")):
       assert quotes.exact(quote, [context]) and quotes.whole_words(quote, [context], 3)
       assert quotes.soft(quote, context, 1.0)
-
-
-def test_quotes_of_scripts_without_spaces_are_whole_words():
   assert quotes.whole_words("首都は東京", ["日本の首都は東京です"], 3) and quotes.words("首都は東京") == 5
   assert not quotes.whole_words("हिन", ["हिन्दी भाषा"], 1) and quotes.whole_words("हिन्दी", ["हिन्दी भाषा"], 1)

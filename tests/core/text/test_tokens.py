@@ -25,13 +25,10 @@ def test_tokens_by_hand():
   assert tokens.joined("A Man", cased=True) == "A Man"
 
 
-def test_words_by_hand():
+def test_words_and_spaced_by_hand():
   assert tokens.words("Don't stop_it, é2") == ["Don", "t", "stop_it", "é2"]
   assert tokens.words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]  # vowel signs are in the word
   assert tokens.words("NHK東京 ก\u0e34น") == ["NHK", "東", "京", "ก\u0e34", "น"]
-
-
-def test_spaced_by_hand():
   assert tokens.spaced(" NHK東京。ก\u0e34น  €5 a-b ") == "NHK 東 京 。 ก\u0e34 น €5 a-b"
 
 
