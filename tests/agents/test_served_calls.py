@@ -4,6 +4,7 @@ import json
 
 import pytest
 import scripted_chat
+from refusals import refused
 from small_server import MODEL, ScriptedEngine, serving
 from small_tokenizers import with_tools
 

@@ -242,27 +242,24 @@ GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"]
     of_text(tmp_path, "GRPOConfig(", "wrong.py")
 
 
-@pytest.mark.parametrize(
-  "text, setting, wanted, refused",  # refused: the field or name that is said instead
-  [
-    ("A = 2\nA *= 4\nGRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
-    ("A = 2\nif x:\n  A = 4\nGRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
-    ("A = 2\ndef f(A):\n  GRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
-    ("A: int = 2\nGRPOConfig(num_iterations=A)", "loss.epochs", 2, None),
-    ("c = GRPOConfig(num_iterations=2)\nc.beta = 0.1", "loss.epochs", 2, "c.beta"),
-    ("GRPOConfig(num_iterations=2)\nGRPOConfig(beta=0.1)", "loss.kl_coef", None, "another GRPOConfig(…)"),
-    ("GRPOConfig()\nGRPOTrainer('m', f)", "model.path", "m", "trainer_reward_funcs"),
-    ("GRPOConfig()\nload_dataset('a', name='b', split='c')", "data.train", "hf:a/b/c", None),
-    ("GRPOConfig()\nload_dataset('json', data_files='a.jsonl')", "data.train", "hf:json//train", "dataset_data_files"),
-    ("GRPOConfig()\nLoraConfig(r=4)", "model.lora.layers", "q v", None),  # PEFT's default
-    ("GRPOConfig(lr_scheduler_type='inverse_sqrt')", "optimizer.warmup_steps", 0, "lr_scheduler_type"),
-    ("GRPOConfig(lr_scheduler_kwargs=dict(num_cycles=2))", "x", None, "lr_scheduler_kwargs"),
-    ("GRPOConfig(lr_scheduler_type='cosine', lr_scheduler_kwargs={'num_cycles': 2})", "x", None,
-     "lr_scheduler_kwargs.num_cycles"),
-    ("GRPOConfig(num_iterations=2, gradient_accumulation_steps=4, steps_per_generation=2)", "x", None,
-     "num_iterations"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("text, setting, wanted, refused", [  # refused: the field or name that is said instead
+  ("A = 2\nA *= 4\nGRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
+  ("A = 2\nif x:\n  A = 4\nGRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
+  ("A = 2\ndef f(A):\n  GRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
+  ("A: int = 2\nGRPOConfig(num_iterations=A)", "loss.epochs", 2, None),
+  ("c = GRPOConfig(num_iterations=2)\nc.beta = 0.1", "loss.epochs", 2, "c.beta"),
+  ("GRPOConfig(num_iterations=2)\nGRPOConfig(beta=0.1)", "loss.kl_coef", None, "another GRPOConfig(…)"),
+  ("GRPOConfig()\nGRPOTrainer('m', f)", "model.path", "m", "trainer_reward_funcs"),
+  ("GRPOConfig()\nload_dataset('a', name='b', split='c')", "data.train", "hf:a/b/c", None),
+  ("GRPOConfig()\nload_dataset('json', data_files='a.jsonl')", "data.train", "hf:json//train", "dataset_data_files"),
+  ("GRPOConfig()\nLoraConfig(r=4)", "model.lora.layers", "q v", None),  # PEFT's default
+  ("GRPOConfig(lr_scheduler_type='inverse_sqrt')", "optimizer.warmup_steps", 0, "lr_scheduler_type"),
+  ("GRPOConfig(lr_scheduler_kwargs=dict(num_cycles=2))", "x", None, "lr_scheduler_kwargs"),
+  ("GRPOConfig(lr_scheduler_type='cosine', lr_scheduler_kwargs={'num_cycles': 2})", "x", None,
+   "lr_scheduler_kwargs.num_cycles"),
+  ("GRPOConfig(num_iterations=2, gradient_accumulation_steps=4, steps_per_generation=2)", "x", None,
+   "num_iterations"),
+])  # fmt: skip
 def test_python_says_what_it_cannot_read(text, setting, wanted, refused, tmp_path):
   made = of_text(tmp_path, text, "run.py", ["num_processes=8", "max_steps=10"])
   assert (made.defaults | made.given).get(setting) == wanted
@@ -274,16 +271,13 @@ def test_an_epochs_share_ends_with_a_whole_step(tmp_path):
   assert made.given["steps"] == 3
 
 
-@pytest.mark.parametrize(
-  "text, wanted, refused",
-  [
-    ("N=${1:-8}\nRUN=$N", 8, []),
-    ("RUN=$1", None, ["data.train_batch_size"]),
-    ('N=8\n[ "$X" = 1 ] && N=4\nRUN=$N', None, ["$N"]),
-    ("mkdir -p x && N=4\nRUN=$N", 4, []),
-    ("RUN=8\nRUN=4", 8, ["another verl.trainer.main_ppo"]),
-  ],
-)
+@pytest.mark.parametrize("text, wanted, refused", [
+  ("N=${1:-8}\nRUN=$N", 8, []),
+  ("RUN=$1", None, ["data.train_batch_size"]),
+  ('N=8\n[ "$X" = 1 ] && N=4\nRUN=$N', None, ["$N"]),
+  ("mkdir -p x && N=4\nRUN=$N", 4, []),
+  ("RUN=8\nRUN=4", 8, ["another verl.trainer.main_ppo"]),
+])  # fmt: skip
 def test_a_shells_arguments_tests_and_second_commands(text, wanted, refused, tmp_path):
   command = "python -m verl.trainer.main_ppo trainer.total_training_steps=9 data.train_batch_size"
   made = of_text(tmp_path, text.replace("RUN", command))
@@ -305,23 +299,20 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   assert "data.train_batchsize=8" in translate.config_text(made, "run.sh")
 
 
-@pytest.mark.parametrize(
-  "given, said",  # the last of these fields is refused
-  [
-    ("algorithm.adv_estimator=remax", "leave_one_out"), ("algorithm.adv_estimator=made_up", "known are gae, grpo"),
-    ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip"),
-    ("custom_reward_function.path=r.py", "reward.md"), ("reward_model.enable=True", "judge"),
-    ("data.shuffle=False", "random order"), ("critic.model.path=other", "copy of the policy"),
-    ("actor_rollout_ref.actor.clip_ratio=0.1", "changes nothing there"),
-    ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
-    ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
-    ("actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True", "one penalty"),
-    (
-      "actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=token-mean",
-      "verl 0.9 averages gspo as this says",
-    ),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("given, said", [  # the last of these fields is refused
+  ("algorithm.adv_estimator=remax", "leave_one_out"), ("algorithm.adv_estimator=made_up", "known are gae, grpo"),
+  ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip"),
+  ("custom_reward_function.path=r.py", "reward.md"), ("reward_model.enable=True", "judge"),
+  ("data.shuffle=False", "random order"), ("critic.model.path=other", "copy of the policy"),
+  ("actor_rollout_ref.actor.clip_ratio=0.1", "changes nothing there"),
+  ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
+  ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
+  ("actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True", "one penalty"),
+  (
+    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=token-mean",
+    "verl 0.9 averages gspo as this says",
+  ),
+])  # fmt: skip
 def test_what_has_no_equal_is_refused_with_what_to_do(given, said, tmp_path):
   text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
   made = of_text(tmp_path, text, changes=["questions=9999"])
@@ -332,16 +323,13 @@ def test_what_has_no_equal_is_refused_with_what_to_do(given, said, tmp_path):
 TURNS = "actor_rollout_ref.rollout.multi_turn.enable=True actor_rollout_ref.rollout.multi_turn"
 
 
-@pytest.mark.parametrize(
-  "given, setting, wanted",
-  [
-    ("data.train_max_samples=3000", "steps", 60),  # 30 epochs of 3000 // 1024
-    ("trainer.critic_warmup=5", "critic.alone_steps", 16),  # the policy learns from step 5 on; 4 updates a step
-    (f"{TURNS}.max_assistant_turns=6 {TURNS}.max_user_turns=2", "switches.max_turns", 2),  # the smaller limit
-    (f"{TURNS}.max_assistant_turns=2 {TURNS}.max_user_turns=9", "switches.max_turns", 1),
-    ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "loss.dual_clip", None),  # theirs has none
-  ],
-)
+@pytest.mark.parametrize("given, setting, wanted", [
+  ("data.train_max_samples=3000", "steps", 60),  # 30 epochs of 3000 // 1024
+  ("trainer.critic_warmup=5", "critic.alone_steps", 16),  # the policy learns from step 5 on; 4 updates a step
+  (f"{TURNS}.max_assistant_turns=6 {TURNS}.max_user_turns=2", "switches.max_turns", 2),  # the smaller limit
+  (f"{TURNS}.max_assistant_turns=2 {TURNS}.max_user_turns=9", "switches.max_turns", 1),
+  ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "loss.dual_clip", None),  # theirs has none
+])  # fmt: skip
 def test_single_fields_of_verl_mean_what_they_mean_there(given, setting, wanted, tmp_path):
   text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
   made = of_text(tmp_path, text, changes=["questions=9999"])
@@ -363,16 +351,13 @@ def test_search_r1s_reward_of_a_wrong_answer_needs_one_of_the_structure(tmp_path
   assert one.field == "reward_model.final_format_score" and "set that" in one.why
 
 
-@pytest.mark.parametrize(
-  "given, prompts, minibatches, epochs, steps",
-  [
-    ("", 8, 1, 1, 120),  # 4 · 4 · 4 completions of 8 samples; as many updates as steps
-    ("steps_per_generation=8", 16, 2, 1, 60),
-    ("steps_per_generation=2", 8, 1, 1, 120),  # an update joins two generations of the same weights
-    ("generation_batch_size=256", 32, 4, 1, 30),
-    ("num_iterations=3", 8, 1, 3, 40),
-  ],
-)
+@pytest.mark.parametrize("given, prompts, minibatches, epochs, steps", [
+  ("", 8, 1, 1, 120),  # 4 · 4 · 4 completions of 8 samples; as many updates as steps
+  ("steps_per_generation=8", 16, 2, 1, 60),
+  ("steps_per_generation=2", 8, 1, 1, 120),  # an update joins two generations of the same weights
+  ("generation_batch_size=256", 32, 4, 1, 30),
+  ("num_iterations=3", 8, 1, 3, 40),
+])  # fmt: skip
 def test_trls_batches_count_completions(given, prompts, minibatches, epochs, steps, tmp_path):
   base = "num_processes: 4\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\nmax_steps: 120\n"
   made = of_text(tmp_path, base + given.replace("=", ": "), "run.yaml")
