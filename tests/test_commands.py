@@ -1,5 +1,3 @@
-"""How commands start and end: one line for a user's mistake, a traceback for a bug, flags named in messages."""
-
 import ast
 import json
 import os

@@ -1,5 +1,3 @@
-"""Settings: locked names, relations between fields, and the smoke sizes of a run."""
-
 import json
 import pathlib
 import re
@@ -28,12 +26,9 @@ def flat(values, prefix=""):
       yield prefix + name, list(value) if isinstance(value, tuple) else value
 
 
-def test_the_config_has_all_earlier_settings():
+def test_the_config_has_all_earlier_settings_and_equals_the_typed_ones():
   now, before = list(flat(config_lib.default_config().to_dict())), list(json.loads(GOLDEN.read_text()).items())
   assert now == before and [type(value) for _, value in now] == [type(value) for _, value in before]
-
-
-def test_the_typed_settings_equal_the_configs():
   config = config_lib.default_config()
   assert settings.of(config) == settings.Settings()
   config.rollout.filter.metric, config.learner.row_lengths = "total", (128, 512)
@@ -169,12 +164,9 @@ def test_relations_are_checked(changes, words):
     config_lib.validate(config, training=False)  # an evaluation needs no rows
 
 
-def test_no_more_than_a_turn_is_reserved():
+def test_no_more_than_a_turn_is_reserved_and_shrink_changes_only_sizes():
   of = lambda **sizes: settings.Rollout(**sizes).least_room
   assert [of(max_new_tokens=96, reserve=room) for room in (0, 5, 96, 400)] == [96, 5, 96, 96]
-
-
-def test_shrink_changes_only_sizes():
   config = config_lib.default_config()
   config.rollout.reserve = 60
   small = config_lib.shrink(config.copy_and_resolve_references())

@@ -1,5 +1,3 @@
-"""The console script: its commands, their modules, and its errors."""
-
 import ast
 import pathlib
 import subprocess
@@ -57,14 +55,11 @@ def test_a_command_receives_its_own_flags(ragrl):
   assert ragrl("index", "--help")[3] == ["index"] and sys.argv == ["ragrl index", "--help"]
 
 
-def test_commands_are_listed_one_per_line(ragrl):
+def test_commands_are_listed_one_per_line_and_a_misspelt_one_gets_a_suggestion(ragrl):
   status, said, _, started = ragrl()
   assert status == 0 and not started and ragrl("--help")[1] == said == ragrl("help")[1]
   for name, (_, text) in main.COMMANDS.items():
     assert any(line.split() == [name, *text.split()] for line in said.splitlines()), name
-
-
-def test_a_misspelt_command_gets_a_suggestion(ragrl):
   assert ragrl("trian") == (2, "", "error: there is no command 'trian'. Did you mean train?\n", [])
   assert ragrl("zzz")[2] == "error: there is no command 'zzz'. `ragrl` lists the commands.\n"
 

@@ -1,5 +1,3 @@
-"""A run that is killed at any moment resumes as if nothing had happened."""
-
 import json
 import random
 import signal

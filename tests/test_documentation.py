@@ -1,5 +1,3 @@
-"""The pages: every public symbol has a docstring, every link a target; short notebooks; the steps of the checks."""
-
 import ast
 import dataclasses
 import json
@@ -67,7 +65,7 @@ def test_the_changelog_begins_with_this_version_and_gives_each_release_sixty_lin
   assert not long, f"{long} lines: join what belongs together, and leave out what no user has to know"
 
 
-def test_the_files_that_show_an_audits_findings_exist():
+def test_the_files_that_show_an_audits_findings_and_the_tests_of_a_first_look_exist():
   page = (ROOT / "docs" / "audits.md").read_text(encoding="utf-8")
   shown = [line.split("|")[-2].strip() for line in page.splitlines() if line.startswith("| ")]
   named = [name for cell in shown for name in re.findall(r"[\w/]+\.(?:py|md)", cell)]
@@ -77,9 +75,6 @@ def test_the_files_that_show_an_audits_findings_exist():
     found = [place for place in (ROOT / name, ROOT / "ragrl_jax" / name, folder / name) if place.is_file()]
     assert found, name
     folder = found[0].parent
-
-
-def test_the_tests_of_a_first_look_exist():
   said = subprocess.run(["make", "--dry-run", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
   named = [word for word in said.rpartition("-m pytest")[2].split() if word.startswith("tests/")]
   assert len(named) > 10 and all((ROOT / name).exists() for name in named)

@@ -1,5 +1,3 @@
-"""A run that ends before its last step is resumed by the same call, bit for bit from the last finished step."""
-
 import json
 import shutil
 import signal

@@ -1,5 +1,3 @@
-"""`import ragrl_jax`: the names that it offers, and the time that it takes."""
-
 import ast
 import pathlib
 import subprocess

@@ -169,7 +169,7 @@ def test_a_reward_is_known_by_what_is_called_and_its_plain_values():
   assert told([Half()]) == told([Half()]) and len({*told(functools.partial(reward, n=Half()) for _ in "ab")}) == 1
 
 
-def test_a_reward_takes_the_place_of_all_terms():
+def test_a_reward_takes_the_place_of_all_terms_and_is_a_number_or_none():
   recipe = recipes.get("when_to_search", similarity="ngrams")
   example = structs.Example("q", "Where?", ("Velmar",))
   episode = structs.Episode.from_text(recipe, example, [("model", "<answer>Velmar</answer>")])
@@ -184,9 +184,6 @@ def test_a_reward_takes_the_place_of_all_terms():
   staged = dataclasses.replace(recipe, paced=lambda steps: staged, next_recipe=lambda rows: staged)
   made = prepared_lib.with_reward(dataclasses.replace(before, recipe=staged), reward).recipe
   assert made.paced(3.0).next_recipe([]).weights(1) == {"reward": 1.0}  # later stages have it, too
-
-
-def test_a_reward_is_a_number_or_none():
   recipe = prepared_lib.with_reward(prepared_lib.Prepared(None, recipes.get("search_r1"), None, None, None), len).recipe
   assert recipe.reward({"reward": True}, 1) == 1.0 and recipe.reward({"reward": None}, 1) is None
   with pytest.raises(ValueError, match=r"score\(\) returned 'high' for the term 'reward': it must return a number"):

@@ -1,5 +1,3 @@
-"""The GPU benchmark's arithmetic and its page. Every part of it runs, at a small size."""
-
 import dataclasses
 import json
 import sys
@@ -15,11 +13,8 @@ from ragrl_jax.models.shapes import SHAPES
 SAID = dict(card="one H200", versions="jax 1", commit="abc", day="2026-01-02", rounds=1)
 
 
-def test_the_page_is_that_of_the_figures():
+def test_the_page_is_that_of_the_figures_and_says_what_was_not_measured():
   assert gpu.PAGE.read_text() == gpu.page(gpu.read(), gpu_compiled.read())
-
-
-def test_the_page_says_what_was_not_measured():
   assert gpu.page({}).count(gpu.NONE) == 5 * 4 + 5 * (3 + 2) + 4 + 1  # every figure, and the table's head
   assert gpu.page({}).count(gpu.UNCOMPILED) == 5 + 10 + 3
 

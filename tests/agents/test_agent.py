@@ -75,7 +75,7 @@ def test_a_rewritten_history_is_refused_with_its_turn(tokenizer):
   refused(says, "talks", ChatPolicy(forgetful, ["Italy"] * 3), max_requests=3)
 
 
-def test_a_rewritten_history_is_split_into_rows(tokenizer):
+def test_a_rewritten_history_is_split_into_rows_and_requests_at_the_same_time_are_answered_in_turn(tokenizer):
   recipe, episode = played("forgets", ChatPolicy(tokenizer, ["Spain", "Italy"]), rewritten="split")
   assert episode.starts == (2,) and [len(part) for part in episode.conversations] == [2, 2]
   assert [part[1].text for part in episode.conversations] == ["Spain", "Italy"]
@@ -93,9 +93,6 @@ def test_a_rewritten_history_is_split_into_rows(tokenizer):
   # A third conversation begins where it left out what was there.
   _, episode = played("shortens", ChatPolicy(tokenizer, ["a", "b", "c"]), rewritten="split")
   assert episode.starts == (4,) and episode.conversations[1][1].text == "c"
-
-
-def test_requests_at_the_same_time_are_answered_one_after_the_other(tokenizer):
   _, episode = played("both", ChatPolicy(tokenizer, ["x", "y"]), rewritten="split")
   assert episode.starts == (2,) and {part[1].text for part in episode.conversations} == {"x", "y"}
 
@@ -193,7 +190,7 @@ def test_rewards(tokenizer):
   assert terms("Italy", reward="program") == (None, 1.0)
 
 
-def test_stop_strings_are_cut_from_the_text_and_kept_in_the_tokens(tokenizer):
+def test_stop_strings_are_cut_from_the_text_alone_and_without_parallel_calls_a_reply_ends_with_its_first(tokenizer):
   _, episode = played("stops", ChatPolicy(tokenizer, ["Italy! Or not"]), stops="!|?")
   assert episode.facts["answer"] == "Italy" and episode.segments[1].text == "Italy!" and episode.ended == "!"
   refused("stop='!': the run's engine does not know it", "stops", ChatPolicy(tokenizer, ["Italy!"]))

@@ -1,5 +1,3 @@
-"""A function's signature becomes a JSON schema, and what a model wrote is checked against it."""
-
 import json
 
 import pytest
@@ -20,15 +18,12 @@ SIMPLE = {
 GIVEN = dict(text="a", number=2, sure=True, mode="fast", names=["b"], scores={"c": [1]}, many=[None, 1])
 
 
-def test_every_type_has_its_schema():
+def test_every_type_has_its_schema_and_the_docstring_describes_the_arguments():
   description, schema = schemas.of_function(tool_functions.typed)
   required = ["text", "number", "sure", "mode", "names", "scores", "many"]
   assert description == "Every type that JSON has."
   assert schema == dict(type="object", properties=SIMPLE, required=required, additionalProperties=False)
   json.dumps(schema)  # templates write it
-
-
-def test_the_docstring_describes_the_arguments():
   made = tool.of_function(tool_functions.add)
   a = dict(type="integer", description="the first one.")
   b = dict(type="integer", description="the second one, which has a default.", default=1)
@@ -73,13 +68,10 @@ def test_what_a_model_wrote_is_checked(change, says):
   assert found.startswith(says) and bool(found) == bool(says), found
 
 
-def test_missing_arguments_and_what_is_no_object():
+def test_missing_arguments_what_is_no_object_and_servers_schemas_that_hold_more_than_is_checked():
   _, schema = schemas.of_function(tool_functions.add)
   assert schemas.fault({}, schema) == "the arguments must have 'a'"
   assert schemas.fault([1], schema) == "the arguments must be of type object, not [1]"
-
-
-def test_a_servers_schemas_may_hold_more_than_is_checked():
   fault = lambda value, **schema: schemas.fault(dict(x=value), dict(properties=dict(x=schema)))
   assert fault(3, minimum=5) == "" and fault("y", **{"$ref": "#/$defs/Y"}) == "" and fault(3, type="weight") != ""
   assert fault(3, const=4) == "'x' must be 4, not 3" and fault(4, const=4) == ""

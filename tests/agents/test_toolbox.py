@@ -1,5 +1,3 @@
-"""Calls have a deadline, are tried again, run at the same time, and say whose mistake it was."""
-
 import asyncio
 import json
 import subprocess

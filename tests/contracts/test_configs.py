@@ -1,5 +1,3 @@
-"""Every file under configs/ gives valid settings in every variant, and names a recipe that accepts its switches."""
-
 import ast
 import functools
 import json

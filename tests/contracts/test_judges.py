@@ -1,5 +1,3 @@
-"""The same checks for every judge."""
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

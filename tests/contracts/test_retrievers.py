@@ -1,5 +1,3 @@
-"""The same checks for every retriever."""
-
 import contextlib
 import json
 import random

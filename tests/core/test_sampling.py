@@ -1,5 +1,3 @@
-"""Drawing tokens: edge cases by hand, filters against NumPy, frequencies against the softmax."""
-
 import functools
 
 import jax

@@ -1,5 +1,3 @@
-"""Verdicts on the answers of finished evaluations, by hand; the command; and what reads them."""
-
 import functools
 import json
 

@@ -1,5 +1,3 @@
-"""The model card, from a made-up run and made-up evaluations."""
-
 import hashlib
 import json
 import re

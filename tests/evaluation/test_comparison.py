@@ -1,5 +1,3 @@
-"""Comparison of evaluations, checked by hand, and its command."""
-
 import dataclasses
 import functools
 import json

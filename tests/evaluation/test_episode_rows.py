@@ -1,5 +1,3 @@
-"""Columns about an episode's searches, confidence and evidence, and their means."""
-
 import dataclasses
 import math
 

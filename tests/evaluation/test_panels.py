@@ -1,5 +1,3 @@
-"""The charts of the report: which curves they have, where curves have gaps, and the time of each part of a step."""
-
 import pytest
 
 from ragrl_jax.report import panels

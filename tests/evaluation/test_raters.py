@@ -1,5 +1,3 @@
-"""Agreement by hand, and sheets that people label."""
-
 import csv
 import random
 

@@ -1,5 +1,3 @@
-"""The page of several runs."""
-
 import json
 import pathlib
 import re

@@ -1,5 +1,3 @@
-"""Transcripts of other systems: one of each by hand, and what cannot be read."""
-
 import time
 
 import pytest

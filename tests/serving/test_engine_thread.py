@@ -1,5 +1,3 @@
-"""Turns in slices are the whole turns, also where a compiled stop string begins in one slice and ends in the next."""
-
 import contextlib
 import queue
 import types

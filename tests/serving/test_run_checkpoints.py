@@ -1,5 +1,3 @@
-"""A run's checkpoints, opened and exchanged, and asked on the command line."""
-
 import json
 import os
 import pathlib

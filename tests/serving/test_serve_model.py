@@ -1,5 +1,3 @@
-"""`ragrl serve-model` as a user starts it, and newer weights of a folder."""
-
 import os
 import pathlib
 import signal

@@ -1,5 +1,3 @@
-"""Credentials in an address are never shown."""
-
 from ragrl_jax.store.addresses import everywhere, without_credentials
 
 

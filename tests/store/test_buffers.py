@@ -1,5 +1,3 @@
-"""Episodes as bytes: every bit is restored, and a token takes few bytes."""
-
 import dataclasses
 import io
 import pickle

@@ -1,5 +1,3 @@
-"""The cache of compiled programs: shared by machines that compile alike, and without effect on results."""
-
 import os
 import pathlib
 import subprocess

@@ -1,5 +1,3 @@
-"""What a folder holds, and which commands may write to it."""
-
 import re
 import shutil
 import subprocess

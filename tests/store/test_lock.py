@@ -1,5 +1,3 @@
-"""Only one process at a time works in a run's folder."""
-
 import fcntl
 import json
 import os

@@ -1,5 +1,3 @@
-"""Rows of CSV, TSV, Parquet, JSON and of folders that `datasets` saved: read alike, and refused in one line."""
-
 import gzip
 import json
 

@@ -1,5 +1,3 @@
-"""A run's folder: the settings that may change on resuming, when a run resumes, and when it is finished."""
-
 import json
 import os
 import shutil

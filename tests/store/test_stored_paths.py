@@ -1,5 +1,3 @@
-"""Paths in the files of a run, an index or an evaluation are found again after a move."""
-
 import shutil
 
 import pytest

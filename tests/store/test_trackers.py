@@ -1,5 +1,3 @@
-"""Trackers in their threads: what a run notices of one that raises, hangs or is slow."""
-
 import itertools
 import json
 import logging

@@ -1,5 +1,3 @@
-"""Beginnings of long texts: enough for their first tokens, and no longer than that takes."""
-
 import random
 
 import pytest

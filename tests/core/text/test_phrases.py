@@ -1,5 +1,3 @@
-"""Phrases counted in many texts, against a search for each phrase in each text."""
-
 import random
 
 import hypothesis
