@@ -72,21 +72,16 @@ def database(kind, encoder):
 RETRIEVERS = {
   "bm25": lambda tmp, stack: load_index(built(tmp, "bm25")),
   "bm25 stemmed": lambda tmp, stack: load_index(built(tmp, "bm25", encoder_options=dict(stemmer="english"))),
-  "flat": dense(),
-  "flat float16": dense(dtype="float16"),
-  "flat int8": dense(dtype="int8"),
+  "flat": dense(), "flat float16": dense(dtype="float16"), "flat int8": dense(dtype="int8"),
   "HNSW": dense(factory="HNSW16", options="efSearch=64"),
   "IVF-PQ": dense(factory="IVF4,PQ8x4", options="nprobe=4", oversample=16),
-  "device": dense(search="device"),
+  "device": dense(search="device"), "device int8": dense(search="device", device_dtype="int8"),
   "device bfloat16": dense(search="device", device_dtype="bfloat16", dtype="bfloat16"),
-  "device int8": dense(search="device", device_dtype="int8"),
-  "fused": fused,
-  "remote": remote,
-  "milvus full text": database("milvus", "bm25"),
-  "milvus vectors": database("milvus", "hashing"),
+  "fused": fused, "remote": remote,
+  "milvus full text": database("milvus", "bm25"), "milvus vectors": database("milvus", "hashing"),
   "opensearch full text": database("opensearch", "bm25"),
   "elasticsearch vectors": database("elasticsearch", "hashing"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=RETRIEVERS)

@@ -48,13 +48,6 @@ def section(text, name):
   return text.split(f"## {name}\n\n")[1].split("\n## ")[0]
 
 
-def test_a_data_file_may_have_a_comma_in_its_name(tmp_path):
-  data = tmp_path / "asked, answered.jsonl"
-  writers.write_examples(data, [Example("q", "Where?", ("Rome",))])
-  rows = section(written(run(tmp_path / "run", recipe="care", data__train=str(data))), "Data").splitlines()
-  assert rows[2] == f"| trained on | asked, answered.jsonl | 1 | `{hashlib.sha256(data.read_bytes()).hexdigest()}` |"
-
-
 def test_the_card_says_what_the_run_was(tmp_path):
   data = tmp_path / "asked_me.jsonl"
   writers.write_examples(data, [Example(f"q{i}", "Where?", ("Rome",)) for i in range(7)])
@@ -81,9 +74,16 @@ def test_the_card_says_what_the_run_was(tmp_path):
   assert "None was given." in section(written(folder), "Licence")
 
 
-def test_the_files_of_a_saved_data_set_are_listed(tmp_path):
+def test_the_files_of_a_saved_data_set_are_listed_and_a_data_file_may_have_a_comma_in_its_name(tmp_path):
+  listed = lambda name: section(
+    written(run(tmp_path / name, recipe="care", data__train=str(data))), "Data"
+  ).splitlines()
+  data = tmp_path / "asked, answered.jsonl"
+  writers.write_examples(data, [Example("q", "Where?", ("Rome",))])
+  digest = hashlib.sha256(data.read_bytes()).hexdigest()
+  assert listed("one")[2] == f"| trained on | asked, answered.jsonl | 1 | `{digest}` |"
   data = saved_rows.save(tmp_path / "train", [dict(question="Where?", answer="Rome")] * 3, shards=2)
-  rows = section(written(run(tmp_path / "run", recipe="care", data__train=str(data))), "Data").splitlines()
+  rows = listed("saved")
   files = [["data-00000-of-00002.arrow", "2"], ["data-00001-of-00002.arrow", "1"]]
   assert [row.split(" | ")[1:3] for row in rows[2:4]] == files
 

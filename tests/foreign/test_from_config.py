@@ -272,11 +272,8 @@ def test_an_epochs_share_ends_with_a_whole_step(tmp_path):
 
 
 @pytest.mark.parametrize("text, wanted, refused", [
-  ("N=${1:-8}\nRUN=$N", 8, []),
-  ("RUN=$1", None, ["data.train_batch_size"]),
-  ('N=8\n[ "$X" = 1 ] && N=4\nRUN=$N', None, ["$N"]),
-  ("mkdir -p x && N=4\nRUN=$N", 4, []),
-  ("RUN=8\nRUN=4", 8, ["another verl.trainer.main_ppo"]),
+  ("N=${1:-8}\nRUN=$N", 8, []), ("RUN=$1", None, ["data.train_batch_size"]), ("mkdir -p x && N=4\nRUN=$N", 4, []),
+  ('N=8\n[ "$X" = 1 ] && N=4\nRUN=$N', None, ["$N"]), ("RUN=8\nRUN=4", 8, ["another verl.trainer.main_ppo"]),
 ])  # fmt: skip
 def test_a_shells_arguments_tests_and_second_commands(text, wanted, refused, tmp_path):
   command = "python -m verl.trainer.main_ppo trainer.total_training_steps=9 data.train_batch_size"
@@ -308,10 +305,8 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
   ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
   ("actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True", "one penalty"),
-  (
-    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=token-mean",
-    "verl 0.9 averages gspo as this says",
-  ),
+  ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=token-mean",
+   "verl 0.9 averages gspo as this says"),
 ])  # fmt: skip
 def test_what_has_no_equal_is_refused_with_what_to_do(given, said, tmp_path):
   text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
@@ -344,10 +339,8 @@ def test_a_yaml_that_builds_on_another_needs_it(tmp_path):
 
 
 def test_search_r1s_reward_of_a_wrong_answer_needs_one_of_the_structure(tmp_path):
-  script = (
-    (SCRIPTS / "search_r1_format.sh").read_text().replace("structure_format_score=0.2", "structure_format_score=0")
-  )
-  (one,) = of_text(tmp_path, script).of("refused")
+  text = (SCRIPTS / "search_r1_format.sh").read_text().replace("structure_format_score=0.2", "structure_format_score=0")
+  (one,) = of_text(tmp_path, text).of("refused")
   assert one.field == "reward_model.final_format_score" and "set that" in one.why
 
 
