@@ -162,8 +162,6 @@ def test_scores(name, transcript):
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_only_the_models_words_are_rewarded(name):
-  """The prompt and the environment's text earn no reward."""
-
   def check(recipe):
     prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
     shown = recipe.parser.answer(prompt)

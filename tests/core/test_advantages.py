@@ -83,11 +83,13 @@ def test_gae_ignores_untrained_tokens():
 IDS = jnp.array([3, 1, 3, 9, 1])
 
 
-def test_sizes_and_constant_by_hand():
+def test_sizes_constant_and_informative_groups_by_hand():
   # Groups: 3 → (0.5, 0.5), 1 → (0, 1), 9 alone.
   np.testing.assert_array_equal(groups.sizes(IDS), [2, 2, 2, 1, 2])
   values = jnp.array([0.5, 0, 0.5, 7, 1.0])
   np.testing.assert_array_equal(groups.constant(values, IDS), [True, False, True, True, False])
+  # An informative group keeps all its episodes.
+  np.testing.assert_array_equal(groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])
 
 
 def test_equal_up_to_rounding_is_constant():
@@ -103,10 +105,6 @@ def test_equal_up_to_rounding_is_constant():
   # Terms that cancel leave less than a rounding of theirs, but more than one of the sum.
   left = [0.0, 0.1 + 0.2 - 0.3]
   assert left[1] > 0 and groups.constant(jnp.array(left), both).all() and groups.equal(left)
-
-
-def test_informative_groups_keep_all_their_episodes():
-  np.testing.assert_array_equal(groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])
 
 
 def test_a_spread_within_the_tolerance_does_not_count():

@@ -20,8 +20,6 @@ from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.serving import ask_page
 
 ACTIONS = pathlib.Path(__file__).with_name("ask.js").read_text(encoding="utf-8")
-
-
 FOLLOWS = lambda pairs: [1.0 if "Kormin was" in basis else 0.0 for basis, _ in pairs]  # every second step
 JUDGE = types.SimpleNamespace(pace=types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0), judge=FOLLOWS)
 

@@ -19,7 +19,7 @@ WITH = [row("1", 1.0), row("2", 1.0), row("3", 0.0), row("4", 0.0), row("5", Non
 WITHOUT = [row("1", 0.0, "popqa"), row("5", 1.0), row("4", 0.0), row("3", 1.0), row("2", 0.0), row("1", 1.0)]
 
 
-def test_four_classes_by_hand():
+def test_four_classes_by_hand_and_a_set_without_a_name_is_not_lost_in_the_total():
   found = quadrants.crossed(WITH, WITHOUT, "outcome")
   # nq: 1 both, 2 with alone, 3 without alone, 4 neither; 5 has no verdict. All: popqa's one is with alone.
   assert found["nq"] == {"both": 0.25, "first only": 0.25, "second only": 0.25, "neither": 0.25, "n": 4}
@@ -36,9 +36,6 @@ def test_four_classes_by_hand():
     (([*WITH, WITH[0]], WITHOUT, "outcome"), "several answers to a question"),
   ):  # fmt: skip
     refused(says, quadrants.crossed, *given)
-
-
-def test_a_set_without_a_name_is_not_lost_in_the_total():
   some = [row("1", 1.0, num_searches=0), row("2", 0.0, source=None, num_searches=0)]
   for found in (quadrants.crossed(some, some, "outcome"), quadrants.need(some, some, "outcome")):
     assert {name: of["n"] for name, of in found.items()} == {"": 2, "(no name)": 1, "nq": 1}

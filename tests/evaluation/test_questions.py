@@ -60,15 +60,12 @@ def test_held_out_questions_that_an_outage_failed_have_no_scores(tmp_path, monke
   assert measure()["evaluation/em"] == 1.0
 
 
-def test_prompts_that_are_too_long_are_left_out(tmp_path, caplog):
+def test_prompts_that_are_too_long_and_unanswerable_questions_are_left_out(tmp_path, caplog):
   assert len(made(tmp_path, train="mixed")[0]) == 7 and not caplog.records
   assert [e.id for e in made(tmp_path, train="mixed", drop_long=True)[0]] == ["s0", "s1", "s2", "s3"]
   said = f"config.data.train={tmp_path / 'mixed.jsonl'}: 3 of 7 questions are left out (config.data.drop_long=True)."
   assert [record.getMessage() for record in caplog.records] == [said]
   refused("900 tokens", made, tmp_path, train="long", drop_long=True)
-
-
-def test_unanswerable_questions_are_left_out(tmp_path):
   rows = [Example(str(i), "Who?", ("No Answer Present.",), PASSAGES, meta=dict(answerable=i > 1)) for i in range(3)]
   writers.write_examples(tmp_path / "ms_marco.jsonl", rows)
   config = config_lib.default_config()
@@ -125,7 +122,7 @@ def test_gold_sentences_come_from_the_original_question():
   refused("config.data.evidence", questions.with_evidence, asked[1:2], originals)
 
 
-def test_noise_depends_on_its_key_and_positions_stay_right():
+def test_noise_depends_on_its_key_and_holds_no_answer_and_positions_stay_right():
   passages = lambda i: (PASSAGES[i], Passage("", "own", f"own {i}"))
   own = lambda i: dict(supporting=(1,), evidence=((1, f"own {i}"),))
   examples = [Example(str(i), "?", ("a",), passages(i), **own(i)) for i in range(3)]
@@ -141,9 +138,6 @@ def test_noise_depends_on_its_key_and_positions_stay_right():
     assert [after.passages[place].text for place in places] == [f"own {before.id}"] * 2
     assert set(after.passages) <= set(longer.passages)
   refused("config.data.noise", questions.with_noise, examples, 5, seed=0)
-
-
-def test_noise_holds_no_answer():
   texts = ("Paris is large.", "In Paris.", "A comparison of Parisians.", "No answer here.", "Yes, none.")
   golds = [("Paris", "no"), *[("Oslo",)] * 4]
   examples = [Example(str(i), "?", golds[i], (Passage("", "", text),)) for i, text in enumerate(texts)]

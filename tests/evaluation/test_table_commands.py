@@ -39,7 +39,7 @@ def test_printed_commands_keep_the_checkpoints_that_their_tables_evaluate(name):
         assert set(range(30, 301, 30)) <= set(kept)
 
 
-def test_iter_retgen_makes_when_to_searchs_three_searches():
+def test_iter_retgen_makes_when_to_searchs_three_searches_and_agents_beside_it_read_five_passages():
   paper = papers.PAPERS["when_to_search"]
   (table,) = [table for table in paper.tables if table.name == "Table 3"]
   (row,) = [row for row in table.rows if row.name == "Iter-RetGen"]
@@ -54,10 +54,6 @@ def test_iter_retgen_makes_when_to_searchs_three_searches():
   assert episode.num_searches == 3
   rows = [row.name for other in papers.PAPERS.values() for one in other.tables for row in one.rows]
   assert [name for name in rows if "RetGen" in name] == ["Iter-RetGen"]  # no other paper's table has it
-
-
-def test_agents_beside_when_to_search_read_five_passages():
-  (table,) = [table for table in papers.PAPERS["when_to_search"].tables if table.name == "Table 3"]
   agents = [row.run for row in table.rows if row.run is not None and row.run.system]
   assert len(agents) == 4
   for run in agents:

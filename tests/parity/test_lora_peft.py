@@ -24,13 +24,10 @@ TOKENS = np.random.default_rng(7).integers(0, 31, (3, 11))
 def base(family, path):
   """Our model, drawn by NumPy, and PEFT's, read from its folder."""
   more = dict(
-    mistral=dict(window=4),
-    gemma3_text=dict(window=3, sliding=(True, False), query_scale=10.0),
-    qwen3_moe=dict(num_experts=5, experts_per_token=2),
-    qwen3_5_text=dict(
-      attend_every=2, delta_key_heads=2, delta_value_heads=4, delta_key_dim=16, delta_value_dim=16, delta_conv=4
-    ),
-  )
+    mistral=dict(window=4), gemma3_text=dict(window=3, sliding=(True, False), query_scale=10.0),
+    qwen3_moe=dict(num_experts=5, experts_per_token=2), qwen3_5_text=dict(
+      attend_every=2, delta_key_heads=2, delta_value_heads=4, delta_key_dim=16, delta_value_dim=16, delta_conv=4),
+  )  # fmt: skip
   config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE | more.get(family, {}))
   model = random_model(config, 3)
   weights.save_pretrained(model, config, path)

@@ -11,15 +11,10 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.parity
 
 SENTENCES = (
-  "Who wrote the novel that the film is based on?",
-  "",
-  "x",
+  "Who wrote the novel that the film is based on?", "", "x",
   "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam. " * 30,
-  'naïve café, 東京; <tags> & "quotes"',
-  "How many people live in Berlin?",
-)
-
-
+  'naïve café, 東京; <tags> & "quotes"', "How many people live in Berlin?",
+)  # fmt: skip
 SMALL = dict(vocab_size=30522, num_hidden_layers=2, intermediate_size=24, initializer_range=0.3)
 
 

@@ -15,11 +15,9 @@ pytestmark = pytest.mark.parity
 
 QUERY = "Who wrote the novel that the film is based on?"
 TEXTS = (
-  "The novel was written by Mario Puzo; the film is of 1972.",
-  "x",
+  "The novel was written by Mario Puzo; the film is of 1972.", "x", 'naïve café, 東京; <tags> & "quotes"',
   "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam. " * 20,
-  'naïve café, 東京; <tags> & "quotes"',
-)
+)  # fmt: skip
 
 
 def config(seed):
@@ -40,9 +38,8 @@ def test_cross_encoders(seed, tmp_path):
   model = transformers.BertForSequenceClassification(config(seed)).eval()
   model.save_pretrained(tmp_path)
   tokenizer = with_tokenizer(tmp_path)
-  tokens = tokenizer(
-    [QUERY] * len(TEXTS), list(TEXTS), padding=True, truncation=True, max_length=64, return_tensors="pt"
-  )
+  how = dict(padding=True, truncation=True, max_length=64, return_tensors="pt")
+  tokens = tokenizer([QUERY] * len(TEXTS), list(TEXTS), **how)
   with torch.no_grad():
     want = model(**tokens).logits[:, 0].numpy()
   ours = scorers.load_scorer(tmp_path, "cross-encoder", max_tokens=64)
