@@ -94,7 +94,7 @@ def test_every_setting_has_a_meaning_and_every_number_of_things_a_unit():
   assert seen > 250
 
 
-def test_the_listing_of_a_section_by_hand():
+def test_settings_are_listed_by_section_name_or_recipe_and_a_section_by_hand():
   group = fields.Group("rollout", "How.", (fields.Setting("page", "64", "tokens per page", "tokens", "at least 1"),))
   assert fields.text(group) == "config.rollout: How.\n  page=64                   tokens per page [tokens; at least 1]"
   found = fields.find(settings.Settings, "config.rollout")
@@ -103,9 +103,6 @@ def test_the_listing_of_a_section_by_hand():
   for name, paths in (("rollout.top_k", ["rollout"]), ("top_k", ["retrieval", "rollout"]), ("steps", [""]), ("x", [])):
     assert [group.path for group in fields.find(settings.Settings, name)] == paths
   assert fields.find(settings.Settings, "judge.kind")[0].settings[0].allowed.startswith("none, exact, ")
-
-
-def test_settings_are_listed_by_section_name_or_recipe():
   assert "\n  page=64 " in list_settings.listing("rollout.page")
   assert "config.switches: " in list_settings.listing("arena") and "bonus=10.0" in list_settings.listing("arena")
   every = list_settings.listing()

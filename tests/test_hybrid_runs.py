@@ -1,5 +1,3 @@
-"""A hybrid from end to end: it is trained, resumed, exported and evaluated, and what it cannot do is refused."""
-
 import decoders
 import pytest
 import tiny_world

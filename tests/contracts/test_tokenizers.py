@@ -79,15 +79,12 @@ def test_lone_surrogates_are_replaced_and_pairs_joined(tokenizer):
   assert "Who\ufffd?" in tokenizer.decode(tokenizer.render([{"role": "user", "content": "Who\udc00?"}]))
 
 
-def test_control_tokens_have_names_and_no_bytes_nor_have_ids_without_a_token(tokenizer):
+def test_control_tokens_and_ids_without_a_token_have_no_bytes_and_nearly_every_other_id_has_its_own(tokenizer):
   ends = {*tokenizer.eos_ids, tokenizer.pad_id}
   assert tokenizer.eos_ids and ends <= set(tokenizer.control_names) & set(range(tokenizer.vocab_size))
   assert all(tokenizer.control_names.values())
   for i in (*tokenizer.control_names, tokenizer.vocab_size, tokenizer.vocab_size + 1, 10**9, -1):
     assert tokenizer.token_bytes(i) == b""
-
-
-def test_nearly_every_id_has_its_own_bytes(tokenizer):
   # Fails if a table is shifted by one, or if a family of pieces decodes to nothing.
   known = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
   assert sum(not k for k in known) <= len(tokenizer.control_names)

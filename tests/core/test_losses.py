@@ -161,7 +161,7 @@ def test_invalid_arguments_are_refused(how, word):
   refused("value clip -0.5", value_loss, X, X, X, MASK, clip=-0.5, aggregation="token_mean")
 
 
-def test_masked_values_have_no_effect():
+def test_masked_values_have_no_effect_and_segment_sums_and_the_number_of_trained_sequences_by_hand():
   x = jnp.array([[1.0, jnp.nan, jnp.inf, 3.0]])
   mask = jnp.array([[1, 0, 0, 1]])
   assert float(masked.total(x, mask)) == 4.0
@@ -170,9 +170,6 @@ def test_masked_values_have_no_effect():
   np.testing.assert_array_equal(gradient, [[2.0, 0.0, 0.0, 6.0]])
   off = jnp.zeros((1, 4), bool)
   assert float(masked.total(x, off)) == float(masked.num_sequences(off)) == 0.0
-
-
-def test_segment_sums_and_the_number_of_sequences_with_a_trained_token_by_hand():
   x = jnp.array([[1.0, 2.0, 4.0, 8.0, 16.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
   mask = jnp.array([[1, 1, 0, 1, 1], [1, 0, 1, 1, 0]])
   segments = jnp.array([[1, 1, 1, 2, 0], [1, 2, 2, 2, 2]])

@@ -1,5 +1,3 @@
-"""What a corpus holds of what questions need, by hand; the command; and the tables' notes."""
-
 import dataclasses
 import functools
 import json

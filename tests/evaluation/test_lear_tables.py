@@ -1,5 +1,3 @@
-"""LEAR's tables: which runs fill a row, and that their commands run as printed."""
-
 import paper_runs
 import pytest
 from refusals import refused

@@ -1,5 +1,3 @@
-"""The commands of the papers' tables: they parse, write into folders of their own, and their runs are found again."""
-
 import pathlib
 import re
 import shlex

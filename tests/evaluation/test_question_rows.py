@@ -1,5 +1,3 @@
-"""The questions of one evaluation or of two: joined, by column, and their parts; and what a run has changed."""
-
 import pytest
 
 from ragrl_jax import structs

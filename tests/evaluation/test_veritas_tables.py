@@ -1,5 +1,3 @@
-"""VERITAS's tables of judges: their commands run as printed, and verdicts fill the row whose episodes they judge."""
-
 import csv
 import functools
 import json

@@ -1,5 +1,3 @@
-"""`ragrl watch`: what moved in a run, since when, an episode that shows it, the setting to try."""
-
 import json
 
 import pytest
