@@ -28,9 +28,7 @@ def loop(task):
     if not said.get("tool_calls"):
       return said["content"]
     written = lambda name, arguments: dict(name=name, arguments=json.dumps(json.loads(arguments), indent=1))
-    calls = [
-      dict(id=f"mine-{turn}", type="function", function=written(**call["function"])) for call in said["tool_calls"]
-    ]
+    calls = [dict(id=f"mine-{turn}", type="function", function=written(**c["function"])) for c in said["tool_calls"]]
     messages.append(dict(role="assistant", content=(said["content"] or "") + " ", tool_calls=calls))
     for call in calls:
       found = task.search(json.loads(call["function"]["arguments"])["query"], 1)
@@ -146,12 +144,11 @@ def look(task):
   """Sends the requests that the endpoint refuses, and one for a stream."""
   post = lambda page, **how: httpx.post(f"{task.base_url}/{page}", **dict(timeout=60) | how)
   chat = dict(messages=[user("x")])
-  root = task.base_url.rsplit("/", 2)[0]
   SEEN.update(
     url=task.base_url,
     host=post("chat/completions", json=chat, headers=dict(host="elsewhere")),
     site=post("chat/completions", json=chat, headers=dict(origin="http://elsewhere")),
-    key=httpx.post(f"{root}/0123456789abcdef/v1/chat/completions", json=chat, timeout=60),
+    key=httpx.post(f"{task.base_url.rsplit('/', 2)[0]}/0123456789abcdef/v1/chat/completions", json=chat, timeout=60),
     n=post("chat/completions", json=chat | dict(n=2)),
     search=post("search", json=dict(query=3)),
     k=post("search", json=dict(query="x", k=1000)),

@@ -6,13 +6,5 @@ A process has one such server, so this list is the only one. What is not found o
 import multiprocessing
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-  [
-    "ragrl_jax.cli.commands",
-    "ragrl_jax.jobs.train",
-    "ragrl_jax.jobs.evaluate",
-    "ragrl_jax.report.page",
-    "ragrl_jax.judging.llm",
-    "ragrl_jax.retrieval.remote",
-  ]
-)
+NAMES = "cli.commands jobs.train jobs.evaluate report.page judging.llm retrieval.remote".split()
+FORKS.set_forkserver_preload([f"ragrl_jax.{name}" for name in NAMES])

@@ -2,6 +2,7 @@
 
 import gguf
 import numpy as np
+import small_tokenizers
 
 NAMES = dict(gemma3_text="gemma3", qwen3_5_text="qwen35")  # model_type → GGUF's architecture, where they differ
 COUNTS = dict(  # GGUF's word → config.json's
@@ -22,18 +23,10 @@ PLAIN = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokeniz
 def byte_level(**fields):
   """The metadata of a byte-level tokenizer with a merge, two control tokens and ChatML."""
   tokens = [*ALPHABET, "Ġt", "<|im_start|>", "<|im_end|>"]
-  template = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-  )
   return {
-    **PLAIN,
-    "tokenizer.ggml.tokens": tokens,
-    "tokenizer.ggml.token_type": [1] * 257 + [3, 3],
-    "tokenizer.ggml.eos_token_id": 258,
-    "tokenizer.chat_template": template,
-    **fields,
-  }
+    **PLAIN, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * 257 + [3, 3],
+    "tokenizer.ggml.eos_token_id": 258, "tokenizer.chat_template": small_tokenizers.CHATML, **fields,
+  }  # fmt: skip
 
 
 def write(path, config, tensors, *, kind=None, fields=None, frequencies=None, raw=None):

@@ -53,9 +53,7 @@ class Handler(served.Handler):
     if self.path == "/api/validate-yaml":
       return self.answer(200, {"errors": [], "warnings": []})
     if self.path == "/api/models/me/policy/preupload/main":
-      files = [
-        {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(raw)["files"]
-      ]
+      files = [dict(path=one["path"], uploadMode="regular", shouldIgnore=False) for one in json.loads(raw)["files"]]
       return self.answer(200, {"files": files})
     if self.path == "/api/models/me/policy/commit/main":
       for line in map(json.loads, raw.splitlines()):

@@ -5,13 +5,9 @@ import sentencepiece
 import small_tokenizers
 
 LINES = [
-  "premise: the Rhine passes Basel and Cologne hypothesis: it flows through Cologne",
-  "1",
-  "0",
-  "Paris 山 река",
-  "think information search query reasoning answer yes no correct",
-  "Berlin has three opera houses",
-] * 20
+  "premise: the Rhine passes Basel and Cologne hypothesis: it flows through Cologne", "1", "0", "Paris 山 река",
+  "think information search query reasoning answer yes no correct", "Berlin has three opera houses",
+] * 20  # fmt: skip
 
 
 def t5(folder):

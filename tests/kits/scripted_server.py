@@ -68,8 +68,6 @@ def serving(answer):
   scripted = Scripted(answer)
   paths = ("/v1/chat/completions", "/v1/completions")
   app = Starlette(routes=[Route(path, scripted.reply, methods=["POST"]) for path in paths])
-  running = uvicorn.Server(
-    uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=0)
-  )
-  with served.running(running) as port:
+  config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=0)
+  with served.running(uvicorn.Server(config)) as port:
     yield f"http://127.0.0.1:{port}/v1", scripted

@@ -50,14 +50,11 @@ def post(url, page, headers=None, **body):
 
 def stream(url, page, **body):
   """The chunks of a streamed reply."""
-  chunks = []
   with CLIENT.stream("POST", f"{url}/{page}", json=dict(model=MODEL, stream=True) | body) as said:
     assert said.status_code == 200 and said.headers["content-type"].startswith("text/event-stream"), said.read()
     lines = [line for line in said.read().decode().split("\n") if line]  # a text may have other ends of lines
   assert lines[-1] == "data: [DONE]"
-  for line in lines[:-1]:
-    chunks.append(json.loads(line.removeprefix("data: ")))
-  return chunks
+  return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
 def drawn(engine, prompt, *, seed=0, place=0, sample=0, budget=12, temperature=1.0):

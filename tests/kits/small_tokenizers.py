@@ -76,10 +76,8 @@ GEMMA = (
   "{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
 GEMMA_CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>")
-LLAMA_CONTROL = (
-  *("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
-  *("<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
-)
+_LLAMA = "begin_of_text start_header_id end_header_id eot_id eom_id python_tag"
+LLAMA_CONTROL = tuple(f"<|{name}|>" for name in _LLAMA.split())
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -112,17 +110,13 @@ def edit(folder, name, change):
 def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", special_tags=(), generation=None):
   """A folder like Qwen's: byte-level BPE, ChatML's control tokens, and `<think>` as an added token that is text."""
   bpe = tokenizers.Tokenizer(models.BPE())
+  words = pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated")
   bpe.pre_tokenizer = pre_tokenizers.Sequence(
-    [
-      pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated"),
-      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ]
+    [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
   )
   bpe.decoder = decoders.ByteLevel()
-  bpe.train_from_iterator(
-    LINES,
-    trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
-  )
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
+  bpe.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False))
   bpe.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>", *special_tags])
   bpe.add_tokens([tokenizers.AddedToken(t, special=False, normalized=False) for t in ("<think>", "</think>")])
   settings = dict(tokenizer_class=cls, eos_token="<|im_end|>", pad_token="<|endoftext|>", bos_token=None)
@@ -167,9 +161,8 @@ def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
   first = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
   bpe = _pieces(first, ["<unk>", "<s>", "</s>"], decoders.Strip(" ", 1, 0))
   bpe.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
-  return _write(
-    folder, bpe, dict(tokenizer_class=cls, eos_token="</s>", bos_token="<s>", unk_token="<unk>", add_bos_token=True)
-  )
+  settings = dict(tokenizer_class=cls, eos_token="</s>", bos_token="<s>", unk_token="<unk>", add_bos_token=True)
+  return _write(folder, bpe, settings)
 
 
 def gemma_like(folder, *, template=GEMMA):
@@ -178,25 +171,19 @@ def gemma_like(folder, *, template=GEMMA):
   bpe.add_tokens([tokenizers.AddedToken("\u2581" * n, special=False, normalized=False) for n in (2, 3)])
   bpe.post_processor = processors.TemplateProcessing("<bos> $A", "<bos> $A <bos> $B", [("<bos>", 2)])
   settings = dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<eos>", bos_token="<bos>", unk_token="<unk>")
-  return _write(
-    folder,
-    bpe,
-    dict(settings, pad_token="<pad>", chat_template=template),
-    dict(eos_token_id=[1, GEMMA_CONTROL.index("<end_of_turn>")]),
-  )
+  settings |= dict(pad_token="<pad>", chat_template=template)
+  return _write(folder, bpe, settings, dict(eos_token_id=[1, GEMMA_CONTROL.index("<end_of_turn>")]))
 
 
 def _pieces(normalizer, control, *decoding):
   """A BPE tokenizer of SentencePiece's type: pieces with U+2581, byte pieces, the control tokens first."""
   bpe = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
   bpe.normalizer = normalizer
-  bpe.decoder = decoders.Sequence(
-    [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *decoding]
-  )
+  spaces = decoders.Replace("\u2581", " ")
+  bpe.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *decoding])
   byte_pieces = [f"<0x{i:02X}>" for i in range(256)]
-  bpe.train_from_iterator(
-    LINES, trainers.BpeTrainer(vocab_size=600, special_tokens=[*control, *byte_pieces], show_progress=False)
-  )
+  trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=[*control, *byte_pieces], show_progress=False)
+  bpe.train_from_iterator(LINES, trainer)
   settings = json.loads(bpe.to_str())  # in such files the byte pieces are not added tokens
   settings["added_tokens"] = [a for a in settings["added_tokens"] if a["content"] not in byte_pieces]
   return tokenizers.Tokenizer.from_str(json.dumps(settings))

@@ -28,13 +28,10 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
   turns = [demonstrate(e, lambda q: retriever.search([q], 1)[0], rng) for e in asked]
   writers.write_examples(folder / "demonstrations.jsonl", asked, turns=turns)
   writers.write_examples(folder / "train.jsonl", synthetic.questions(world, 16, seed=seed + 1, distinct=False))
-  writers.write_examples(
-    folder / "held_out.jsonl", synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False)
-  )
-  lines = [
-    *(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, num_questions=50)),
-    *(text for said in turns for _, text in said),
-  ]
+  held_out = synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False)
+  writers.write_examples(folder / "held_out.jsonl", held_out)
+  lines = [" " + line for line in synthetic.lines(world, seed=seed, fillers=50, num_questions=50)]
+  lines += [text for said in turns for _, text in said]
   sentencepiece.train(lines, vocab_size=420, marks=MARKS, path=folder / "tokenizer.model", threads=1)
 
 
@@ -71,11 +68,8 @@ def config(folder: pathlib.Path, name: str | pathlib.Path = "quickstart", varian
   """
   made = config_lib.load(name, variant)
   made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
-  made.rollout.update(
-    dict(
-      prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, page=32, max_new_tokens=12
-    )
-  )
+  made.rollout.update(dict(prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160))
+  made.rollout.update(dict(chunk=8, prefill=32, page=32, max_new_tokens=12))
   made.learner.update(dict(micro_rows=4, row_lengths=(192,), logprob_chunk=64))
   made.optimizer.update(dict(learning_rate=1e-2, warmup_steps=1))
   made.mesh.data = 1  # one of the tests' eight devices
