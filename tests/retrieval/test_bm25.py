@@ -55,8 +55,7 @@ def test_by_hand(tmp_path):
 def test_against_the_definition(tmp_path, k1, b):
   passages = world(200, seed=int(k1 * 10))
   build_index(passages, "bm25", tmp_path / "i", encoder_options=dict(k1=k1, b=b), progress=False)
-  retriever = load_index(tmp_path / "i")
-  draw = random.Random(1)
+  retriever, draw = load_index(tmp_path / "i"), random.Random(1)
   for _ in range(30):
     query = " ".join(draw.choices(draw.choice(passages).text.split(), k=draw.randint(1, 6)))
     scores = bm25(passages, query, k1=k1, b=b)
@@ -119,8 +118,7 @@ def test_words_of_another_rule_are_refused(tmp_path):
 
 def test_english_words_are_those_of_bm25s():
   texts = "Don't stop_it, 3.5% of A's!", "naïve Curaçao—based “quotes” é, O’Neil’s €5 x² 50½", "The U.S.A. 1558–1603"
-  for text in texts:
-    assert Words()(text) == tokens(text)
+  assert [Words()(text) for text in texts] == [tokens(text) for text in texts]
 
 
 def test_files_are_reproducible_memory_mapped_and_never_unpickled(tmp_path):

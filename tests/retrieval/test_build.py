@@ -287,8 +287,7 @@ def test_one_checksum_tells_stores_apart(tmp_path):
   same = made("a", some(20))
   assert made("b", some(20), factory="HNSW8") == same  # another index over the same vectors
   assert made("c", some(20)[::-1]) != same  # another order
-  assert made("d", some(20), dtype="int8") != same
-  assert made("e", some(20), encoder_options=dict(dim=64, seed=1)) != same
+  assert made("d", some(20), dtype="int8") != same and made("e", some(20), encoder_options=dict(dim=64, seed=1)) != same
   card = json.loads((tmp_path / "a" / build.INDEX).read_text())
   (tmp_path / "a" / build.INDEX).write_text(json.dumps(dict(card, dtype="bfloat16")))
   with pytest.raises(ValueError, match="was changed since the index was built"):

@@ -115,8 +115,7 @@ def test_chunks_cover_every_token_with_the_overlap(text, tokens, overlap):
   hypothesis.assume(overlap < tokens)
   words, pieces = (text.split(), [p.text.split() for p in Chunks(tokens, overlap).cut([Passage("d", "", text)])])
   assert all(len(piece) <= tokens for piece in pieces)
-  joined = pieces[0] + [word for piece in pieces[1:] for word in piece[overlap:]]
-  assert joined == words
+  assert pieces[0] + [word for piece in pieces[1:] for word in piece[overlap:]] == words
   assert all(before[-overlap:] == after[:overlap] for before, after in zip(pieces, pieces[1:]) if overlap)
 
 

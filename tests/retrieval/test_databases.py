@@ -129,8 +129,7 @@ def test_vectors_of_opensearch_equal_brute_force(peer, tmp_path, scheme, normali
 
 
 def test_full_text_of_opensearch(peer):
-  found = load_index(filled(f"opensearch:{peer.address}/wiki"))
-  first, blank, none = found.search(["fact7", " ", "unheard"], 3)
+  first, blank, none = load_index(filled(f"opensearch:{peer.address}/wiki")).search(["fact7", " ", "unheard"], 3)
   assert {one.id for one in first} == {"p7", "twin"} and not blank and not none
   assert (first[0].title, first[0].text) == ("Title 2", "word3 fact7")
   asked = [json.loads(body.splitlines()[1])["query"] for *_, body in peer.asked if '"multi' in body]

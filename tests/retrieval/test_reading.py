@@ -2,6 +2,7 @@
 
 import asyncio
 import types
+from unittest import mock
 
 import pytest
 import served
@@ -86,10 +87,5 @@ def test_tools_open_and_find_in_batches(chunked):
     asyncio.run(fails(None, "x"))
   with pytest.raises(ValueError, match="needs words"):
     asyncio.run(fails(recording, " "))
-
-  class Broken:
-    def read(self, asked, k):
-      raise ToolFailed("gone")
-
   with pytest.raises(ToolFailed, match="gone"):
-    asyncio.run(fails(Broken(), "x"))
+    asyncio.run(fails(types.SimpleNamespace(read=mock.Mock(side_effect=ToolFailed("gone"))), "x"))

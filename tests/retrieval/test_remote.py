@@ -38,8 +38,7 @@ class Handler(kit.Handler):
     self.reply(health(self.server) if callable(health) else health, b'{"status": "ok"}')
 
   def do_POST(self):
-    body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-    self.server.asked.append((self.path, body))
+    self.server.asked.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
     action = self.server.script.pop(0)
     if callable(action):
       action(self)
@@ -287,9 +286,8 @@ def test_an_outage_after_a_search_that_succeeded_is_waited_for_again():
 
 
 def test_each_outage_has_its_own_time(monkeypatch):
-  now, answers = [0.0], [False]
+  now, answers, said = [0.0], [False], []
   monkeypatch.setattr(outage_lib, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-  said = []
   outage = outage_lib.Outage("the server", lambda: answers[0], wait_s=10.0, say=said.append)
 
   def passes(seconds):
@@ -327,12 +325,10 @@ def test_health():
     client(peer)
 
 
-@pytest.mark.parametrize(
-  "settings", [dict(timeout_s=0), dict(retries=-1), dict(batch=0), dict(max_bytes=0), dict(deadline_s=0)]
-)
-def test_settings_out_of_range_are_refused(settings):
-  with pytest.raises(ValueError, match="must be positive"):
-    RemoteRetriever("http://127.0.0.1:1", check=False, **settings)
+def test_settings_out_of_range_are_refused():
+  for settings in (dict(timeout_s=0), dict(retries=-1), dict(batch=0), dict(max_bytes=0), dict(deadline_s=0)):
+    with pytest.raises(ValueError, match="must be positive"):
+      RemoteRetriever("http://127.0.0.1:1", check=False, **settings)
   with pytest.raises(ValueError, match="begins with http"):
     RemoteRetriever("127.0.0.1:8000")
 

@@ -104,8 +104,7 @@ def test_a_second_request_that_drips_is_cut_off_too():
 
 
 def test_waiting_for_an_answer_has_no_deadline():
-  slow = Slow()
-  guard = Guard(header_s=0.05, body_s=0.05)
+  slow, guard = Slow(), Guard(header_s=0.05, body_s=0.05)
   with running(slow, guard=guard) as (_, state), connected_at_once(state, request()) as connection:
     slow.began.wait(LONG_S)
     time.sleep(0.2)
@@ -179,8 +178,9 @@ def test_too_many_waiting_queries_are_refused_with_a_retry_time():
       slow.began.wait(LONG_S)
       until(lambda i=i: waiting(state) == 2 * i)
     refused = post(port, "c", "d")
-    assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
-    assert "ask again" in refused.json()["error"]
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1") and "ask again" in refused.json()[
+      "error"
+    ]
     slow.go.set()
 
 

@@ -1,5 +1,6 @@
 """The server's pages beside /retrieve, its key, its deadline, its metrics, and the exchange of an index under load."""
 
+import asyncio
 import base64
 import contextlib
 import functools
@@ -53,8 +54,7 @@ def test_embeddings_are_the_encoders_vectors(folder):
     for kind, wanted in (("query", index.encoder.queries(texts)), ("passage", passages)):
       ask = dict(input=texts, model="hashing", input_type=kind)
       said = client.post("/v1/embeddings", json=ask).json()
-      assert said["object"] == "list" and said["model"] == "hashing"
-      assert [row["index"] for row in said["data"]] == [0, 1]
+      assert (said["object"], said["model"], [row["index"] for row in said["data"]]) == ("list", "hashing", [0, 1])
       np.testing.assert_array_equal(np.array([row["embedding"] for row in said["data"]], np.float32), wanted)
       assert said["usage"] == dict(prompt_tokens=4, total_tokens=4)  # four words
       packed = client.post("/v1/embeddings", json=dict(ask, encoding_format="base64")).json()["data"][1]["embedding"]
@@ -180,8 +180,6 @@ def test_metrics_are_the_sums_of_all_processes(tmp_path):
 
 
 def test_a_refused_client_hears_when_half_of_the_queue_will_be_done():
-  import asyncio
-
   async def waits():
     free = threading.Event()
 
@@ -284,8 +282,7 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
   lines = lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", **key).text.splitlines()
   metric = lambda name: next(line.split()[-1] for line in lines() if line.startswith(name))
   try:
-    assert "in 2 processes" in running.stdout.readline()
-    assert best() == "old"
+    assert "in 2 processes" in running.stdout.readline() and best() == "old"
     link.unlink()
     link.symlink_to(new)
     running.send_signal(signal.SIGHUP)

@@ -65,8 +65,7 @@ def test_a_missing_part_or_one_of_another_corpus_is_refused(tmp_path):
 
 
 def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
-  split = parts(tmp_path, "bm25", of=2)
-  said = []
+  split, said = parts(tmp_path, "bm25", of=2), []
   with served.serving(split[0]) as first, contextlib.ExitStack() as stack:
     second = stack.enter_context(served.serving(split[1]))
     settings = dict(timeout_s=60.0, retries=0, backoff_s=0.01, wait_s=0.6, say=said.append)

@@ -87,8 +87,7 @@ def test_the_command_searches_writes_and_scores(tmp_path, monkeypatch, capsys):
     assert said == dict(run=str(tmp_path / "run.txt"), queries=1, RR=1.0) | {"P@5": 0.2}
   assert [line.split()[:4] for line in (tmp_path / "run.txt").read_text().splitlines()][:1] == [["q", "Q0", "d3", "1"]]
   assert len((tmp_path / "run.txt").read_text().splitlines()) == 5
-  over = ["--run", tmp_path / "test.tsv", *flags[2:], *search]
-  monkeypatch.setattr(sys, "argv", ["ragrl trec", *map(str, over)])
+  monkeypatch.setattr(sys, "argv", ["ragrl trec", *map(str, ["--run", tmp_path / "test.tsv", *flags[2:], *search])])
   with pytest.raises(ValueError, match="--run=.*test.tsv: this file is read, too"):
     trec_run.main()
 

@@ -60,8 +60,7 @@ def check(index, vectors, queries, k):
 def test_flat_equals_brute_force(dtype, block, num_queries, monkeypatch):
   monkeypatch.setattr(faiss_index, "BLOCK", block)
   vectors, queries = drawn(0, 500, num_queries, 24)
-  vectors = vectors.astype(dtype)
-  check(flat(vectors), vectors, queries, 10)
+  check(flat(vectors.astype(dtype)), vectors.astype(dtype), queries, 10)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -133,16 +132,14 @@ def test_only_a_long_search_uses_several_threads(monkeypatch):
   assert faiss.omp_get_max_threads() == 1  # the setting of the thread that searched
   monkeypatch.setattr(faiss_index, "LONG", 64)
   flat(vectors, threads=3).search(vectors, 2)  # 4 queries of 16 numbers
-  assert faiss.omp_get_max_threads() == 3
-  assert faiss_index.cores() >= 1
+  assert faiss.omp_get_max_threads() == 3 and faiss_index.cores() >= 1
 
 
 def test_a_large_batch_is_searched_in_parts(tmp_path):
   vectors = clustered(500, 16, 20, seed=3)
   faiss_index.build(vectors, tmp_path / "i", factory="IVF20,PQ8x4", threads=1, progress=False)
   index = faiss_index.Approximate(tmp_path / "i", vectors, options="nprobe=4", threads=2)
-  together = index.search(vectors[:100], 5)
-  for query, (scores, rows) in zip(vectors[:100], together, strict=True):
+  for query, (scores, rows) in zip(vectors[:100], index.search(vectors[:100], 5), strict=True):
     ((alone, at),) = index.search(query[None], 5)
     np.testing.assert_array_equal(rows, at)
     np.testing.assert_array_equal(scores, alone)
@@ -205,9 +202,8 @@ def test_a_share_is_cut_into_parts_and_blocks_with_little_padding():
 @pytest.mark.parametrize("total", [5, 64, 130, 259])
 def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
   """A vector of one number is its score. Groups have 8 rows, blocks 16, chunks 32, parts 64: ties at every border."""
-  monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
-  monkeypatch.setattr(device_lib, "CHUNK_ROWS", dict(cpu=32))
-  monkeypatch.setattr(device_lib, "GROUPS", dict(cpu=8))
+  for name, count in dict(PART_ROWS=64, CHUNK_ROWS=32, GROUPS=8).items():
+    monkeypatch.setattr(device_lib, name, dict(cpu=count))
   monkeypatch.setattr(device_lib, "scan_of", functools.cache(device_lib.scan_of))  # the cases share its programs
   draw, n = np.random.default_rng(total), np.arange(total)
   borders, nothing = np.where((n % 8 == 0) | (n % 8 == 7), 1.0, 0.5), np.where(n % 3 == 0, -np.inf, -2.0)
@@ -240,8 +236,7 @@ def test_rows_that_rounding_swaps_are_found_in_their_true_order(dtype):
   # 200 rows whose scores differ by 2^-20: on the device they are equal, so the first candidates are arbitrary ones.
   vectors = np.ones((200, 4), np.float32)
   vectors[:, 0] += np.random.default_rng(0).permutation(200).astype(np.float32) * 2.0**-20
-  index = on_devices(vectors, dtype=dtype, devices=1, block_rows=8)
-  check(index, vectors, np.float32([[1.0, 0.5, 0.25, 0.125]]), 5)
+  check(on_devices(vectors, dtype=dtype, devices=1, block_rows=8), vectors, np.float32([[1.0, 0.5, 0.25, 0.125]]), 5)
 
 
 def test_int8_finds_all_of_the_best_among_four_times_as_many_candidates():
@@ -258,8 +253,7 @@ def test_int8_finds_all_of_the_best_among_four_times_as_many_candidates():
 
 
 def test_an_int8_store_is_searched_as_it_is(tmp_path):
-  draw = np.random.default_rng(3)
-  made = draw.normal(size=(70, 8)).astype(np.float32)
+  made = np.random.default_rng(3).normal(size=(70, 8)).astype(np.float32)
   store = vectors_lib.create(tmp_path, "int8", made.shape)
   store[0:70] = made
   store.flush()
@@ -287,8 +281,7 @@ def test_copies_on_several_devices_keep_the_order_of_rows():
 
 def test_padding_is_never_found():
   vectors = -np.ones((9, 3), np.float32)  # mostly padding, whose zeros would score 0
-  index = on_devices(vectors)
-  ((scores, rows),) = index.search(np.ones((1, 3), np.float32), 9)
+  ((scores, rows),) = on_devices(vectors).search(np.ones((1, 3), np.float32), 9)
   assert rows.tolist() == list(range(9)) and (scores == -3).all()
 
 
