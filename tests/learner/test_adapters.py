@@ -64,9 +64,7 @@ def test_the_reference_is_the_policy_at_the_start_however_it_is_stored_or_the_ba
   batches = kit.blocks(kit.items())
   of_base = kit.learner().score(kit.learner().params, batches[0])
   made, whole = (Learner(one, settings, kit.OPTIMIZER) for one in (model, lora.merged(model)))
-  np.testing.assert_allclose(
-    made.score(made.reference, batches[0]), whole.score(whole.reference, batches[0]), atol=1e-5
-  )
+  np.testing.assert_allclose(*(one.score(one.reference, batches[0]) for one in (made, whole)), atol=1e-5)
   assert np.abs(np.asarray(made.score(made.reference, batches[0])) - of_base).max() > 1e-3
   state, first = kit.update(made, made.init(0, keep=False), batches)
   assert first["kl"] == 0.0 and kit.update(whole, whole.init(0), batches)[1]["kl"] == 0.0

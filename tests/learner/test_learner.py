@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +58,7 @@ def test_loss_and_gradient_equal_a_plain_computation(full):
     logp = jax.nn.log_softmax(logits)[:-1]
     x = jnp.take_along_axis(logp, tokens[1:, None], 1)[:, 0]
     old, ref = logprobs[1:] + 0.1, logprobs[1:] - 0.4
-    rho = jnp.exp(x - old)
-    a = advantages[1:]
+    rho, a = jnp.exp(x - old), advantages[1:]
     surrogate = -jnp.minimum(a * rho, a * jnp.clip(rho, 0.8, 1.2))
     kl = jnp.exp(ref - x) - (ref - x) - 1.0
     entropy = -(jnp.exp(logp) * logp).sum(-1)
@@ -83,8 +83,7 @@ def test_packing_padding_order_and_micro_batches_change_nothing(full):
   assert [len(blocks) for blocks in cuts.values()] == [1, 1, 8]
   for name, batches in cuts.items():
     got, grads = small.gradient(full, off_policy(batches))
-    assert got == pytest.approx(want, rel=1e-5), name
-    assert small.distance(grads, want_grads) < 1e-5, name
+    assert got == pytest.approx(want, rel=1e-5) and small.distance(grads, want_grads) < 1e-5, name
 
 
 @pytest.mark.long  # the learner's programs for eight devices; steps: tests/parallel/test_meshes.py
@@ -180,14 +179,11 @@ def test_only_what_the_settings_compute_is_reported(plain, full):
     assert ("kl" in metrics) == ("kl_k3" in metrics) == there == (made.settings.kl != "none")
     assert not there or (metrics["kl"] == pytest.approx(metrics["kl_k3"]) and metrics["kl_k2"] > 0 < metrics["old_kl"])
     assert ("importance" in metrics) == (made.settings.importance_cap is not None)
-    assert ("dual_clip_fraction" in metrics) == (made.settings.dual_clip is not None)
-    assert "value_loss" not in metrics
+    assert ("dual_clip_fraction" in metrics) == (made.settings.dual_clip is not None) and "value_loss" not in metrics
 
 
 def test_guards_that_are_off_are_not_in_the_compiled_step(full, monkeypatch):
-  def refuse(*_, **__):
-    raise AssertionError("a guard is computed though it is off")
-
+  refuse = mock.Mock(side_effect=AssertionError("a guard is computed though it is off"))
   for name in ("importance_weights", "kept_sequences", "kept_tokens", "fallen_likelihood"):
     monkeypatch.setattr(guards, name, refuse)
   batch, totals = small.blocks(small.items())[0], jnp.ones(2)
@@ -226,8 +222,7 @@ def test_llds_holds_up_what_an_update_lowers_without_a_reason():
   loss, grads = small.gradient(made, [higher])
   assert loss == pytest.approx(0.2 * 0.5, rel=1e-5)
   stepped = jax.tree.map(lambda p, g: p - 0.1 * g, made.params, grads)
-  moved = np.asarray(made.score(stepped, batch)) - scores
-  assert moved[batch.loss_mask].mean() > 0.001
+  assert (np.asarray(made.score(stepped, batch)) - scores)[batch.loss_mask].mean() > 0.001
   lower = dataclasses.replace(batch, old_logprobs=np.where(batch.loss_mask, scores - 0.5, 0).astype(np.float32))
   assert small.gradient(made, [lower])[0] == 0.0
   _, metrics = small.update(made, made.init(0), small.items())
@@ -427,9 +422,8 @@ def test_counts_by_hand():
 
 
 def test_muon_runs_and_learns():
-  learner = small.learner(
-    Settings(objective="sft", logprob_chunk=64), OptimizerSettings(kind="muon", learning_rate=2e-2, total_steps=20)
-  )
+  optimizer = OptimizerSettings(kind="muon", learning_rate=2e-2, total_steps=20)
+  learner = small.learner(Settings(objective="sft", logprob_chunk=64), optimizer)
   batch = small.blocks([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
   state, first = small.update(learner, learner.init(0), [batch])
   for _ in range(15):
@@ -524,8 +518,7 @@ def test_trees_with_a_critic(kind):
     for _ in range(3):
       ready = learner.prepare(state, [items], lambda parts, pack=pack: [pack(part) for part in parts])
       state, metrics = learner_lib.drain(learner.train(state, ready))
-    advantages = [np.where(item.loss_mask, item.advantages, 0.0) for item in ready.items]
-    found.append((np.concatenate(advantages), metrics))
+    found.append((np.concatenate([np.where(item.loss_mask, item.advantages, 0.0) for item in ready.items]), metrics))
   np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-3)
   for name in ("loss", "value_loss", "explained_variance", "return_mean", "value_mean"):
     assert found[1][1][name] == pytest.approx(found[0][1][name], rel=1e-2, abs=1e-3), name
@@ -542,8 +535,7 @@ def test_trees_use_the_recorded_experts():
     draws = [np.random.default_rng(item.tokens[:n].astype(np.uint32)) for n in range(len(item.tokens))]
     routes = np.stack([np.r_[draw.permutation(5)[:2], draw.permutation(5)[:2]] for draw in draws]).astype(np.int16)
     # One turn: where a sibling draws after a state and a sample does not, both take the sibling's experts.
-    mask = np.arange(len(draws)) >= np.argmax(item.loss_mask)
-    items.append(dataclasses.replace(item, routes=routes, loss_mask=mask))
+    items.append(dataclasses.replace(item, routes=routes, loss_mask=np.arange(len(draws)) >= np.argmax(item.loss_mask)))
   alone = packing.pack_items(items, rows=12, lengths=(48,), routes=4)
   shared = lambda deep: packing.pack_items(items, rows=2, lengths=(48,), routes=4, sharing=row_layout.Sharing(deep))
   flat, deep = map(shared, (False, True))
@@ -583,8 +575,7 @@ def test_trees_on_a_mesh(learner):
 def test_counts(learner):
   items = groups()
   together, alone = (blocks_lib.count(packed.blocks, SETTINGS) for packed in (as_trees(items), apart(items)))
-  for name in ("tokens", "sequences", "weight"):
-    assert together[name] == alone[name]
+  assert [together[name] - alone[name] for name in ("tokens", "sequences", "weight")] == [0] * 3
   # Every beginning is stored once, and every trained token computed once.
   beginnings = {(item.group_id, *item.tokens[:n]): item for item in items for n in range(1, len(item.tokens) + 1)}
   assert together["packed_tokens"] == len(beginnings) < 0.6 * alone["packed_tokens"]
@@ -595,8 +586,7 @@ def test_counts(learner):
 def test_advantages_stay_the_same():
   """A KL penalty in the reward is read from the rows, where an item has entries for its trained tokens only."""
   settings = Settings(logprob_chunk=64, kl="k1", kl_coef=0.5, kl_in="reward", advantage=AdvantageSettings(std="none"))
-  other = jax.tree.map(lambda x: x + 0.02, small.learner().params)
-  learner, found = small.learner(settings, reference=other), []
+  learner, found = small.learner(settings, reference=jax.tree.map(lambda x: x + 0.02, small.learner().params)), []
   items = [small.earning(item, number) for number, item in enumerate(groups())]
   for shared in (False, True):
     pack = lambda parts, shared=shared: [as_trees(part) if shared else apart(part) for part in parts]

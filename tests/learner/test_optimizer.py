@@ -8,29 +8,24 @@ from optax import contrib
 from ragrl_jax.learner import optimizer
 from ragrl_jax.learner.settings import OptimizerSettings
 
-SHAPES = dict(
-  embedding=(6, 4), final_norm=(4,), layers=dict(q=(2, 4, 6), q_norm=(2, 4), q_bias=(2, 6), experts_up=(2, 3, 4, 6))
-)
+SHAPES = dict(embedding=(6, 4), final_norm=(4,))
+SHAPES |= dict(layers=dict(q=(2, 4, 6), q_norm=(2, 4), q_bias=(2, 6), experts_up=(2, 3, 4, 6)))
 PARAMS = jax.tree.map(jnp.ones, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
 TENTH, ROOT = {7: 0.22, 10: 0.04, 99: 0.04}, {0: 0.1, 3: 0.4, 4: 0.4, 16: 0.2, 36: 0.4 / 3}
 
 
-@pytest.mark.parametrize(
-  "how, rates",
-  [
-    # A linear warm-up of 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
-    (dict(warmup_steps=4, total_steps=10), {0: 0.1, 1: 0.2, 3: 0.4, 4: 0.4, 9: 0.4}),
-    (dict(warmup_steps=1), {0: 0.4}),
-    # Cosine to a tenth over the 6 steps after the warm-up. Half-way, at step 7: (1 + .1) / 2.
-    (dict(warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10), {4: 0.4} | TENTH),
-    # Linear to a tenth over the same 6 steps: half-way (1 + .1) / 2 again, a sixth of the way 1 - .9 / 6.
-    (dict(warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10), {4: 0.4, 5: 0.34} | TENTH),
-    # Inverse square root: 4 steps up, then .4 sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
-    (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=20), ROOT),
-    (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=999), ROOT),
-    (dict(schedule="inverse_sqrt"), {0: 0.4, 3: 0.2}),  # n = 1
-  ],
-)
+@pytest.mark.parametrize("how, rates", [
+  # A linear warm-up of 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
+  (dict(warmup_steps=4, total_steps=10), {0: 0.1, 1: 0.2, 3: 0.4, 4: 0.4, 9: 0.4}), (dict(warmup_steps=1), {0: 0.4}),
+  # Cosine to a tenth over the 6 steps after the warm-up. Half-way, at step 7: (1 + .1) / 2.
+  (dict(warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10), {4: 0.4} | TENTH),
+  # Linear to a tenth over the same 6 steps: half-way (1 + .1) / 2 again, a sixth of the way 1 - .9 / 6.
+  (dict(warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10), {4: 0.4, 5: 0.34} | TENTH),
+  # Inverse square root: 4 steps up, then .4 sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
+  (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=20), ROOT),
+  (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=999), ROOT),
+  (dict(schedule="inverse_sqrt"), {0: 0.4, 3: 0.2}),  # n = 1
+])  # fmt: skip
 def test_rates_by_hand(how, rates):
   rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, **how))
   rel = 1e-5 if how.get("schedule") in ("cosine", "linear") else 1e-6
@@ -38,12 +33,10 @@ def test_rates_by_hand(how, rates):
 
 
 def test_which_parameters_decay_and_which_use_muon():
-  assert optimizer.decayed(PARAMS) == dict(
-    embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False, experts_up=True)
-  )
-  assert optimizer.kinds(PARAMS) == dict(
-    embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw", experts_up="muon")
-  )
+  layers = dict(q=True, q_norm=False, q_bias=False, experts_up=True)
+  assert optimizer.decayed(PARAMS) == dict(embedding=True, final_norm=False, layers=layers)
+  layers = dict(q="muon", q_norm="adamw", q_bias="adamw", experts_up="muon")
+  assert optimizer.kinds(PARAMS) == dict(embedding="adamw", final_norm="adamw", layers=layers)
 
 
 def test_a_hybrids_delta_layers_decay_as_the_others_do():

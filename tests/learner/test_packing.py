@@ -14,17 +14,13 @@ from ragrl_jax.run import rewards
 
 def episode(prompt_index=4, sample=1):
   """A prompt of 2 tokens, a model turn of 3, a result of 1, a model turn of 2."""
-  return structs.Episode(
-    segments=(
-      structs.Segment(structs.ENVIRONMENT, (10, 11), "q"),
-      structs.Segment(structs.MODEL, (20, 21, 22), "m", logprobs=(-1.0, -2.0, -3.0), stop="</search>"),
-      structs.Segment(structs.ENVIRONMENT, (30,), "r", query="m", found=()),
-      structs.Segment(structs.MODEL, (40, 41), "a", logprobs=(-4.0, -5.0), stop="</answer>"),
-    ),
-    prompt_index=prompt_index,
-    sample=sample,
-    example_id="e7",
+  segments = (
+    structs.Segment(structs.ENVIRONMENT, (10, 11), "q"),
+    structs.Segment(structs.MODEL, (20, 21, 22), "m", logprobs=(-1.0, -2.0, -3.0), stop="</search>"),
+    structs.Segment(structs.ENVIRONMENT, (30,), "r", query="m", found=()),
+    structs.Segment(structs.MODEL, (40, 41), "a", logprobs=(-4.0, -5.0), stop="</answer>"),
   )
+  return structs.Episode(segments, prompt_index=prompt_index, sample=sample, example_id="e7")
 
 
 def of_size(size, number=0):
@@ -307,8 +303,7 @@ def test_every_path_is_its_items_text(texts, many, deep, length):
   draw = np.random.default_rng(len(texts))
   items = []
   for number, text in enumerate(texts):
-    on = draw.random(len(text)) < 0.5
-    ones = np.ones(len(text), np.float32)
+    on, ones = draw.random(len(text)) < 0.5, np.ones(len(text), np.float32)
     items.append(packing.Item(np.array(text, np.int32), on, ones * number, ones, number % 2, str(number)))
   packed = packing.pack_items(items, rows=2, lengths=(length,), sharing=row_layout.Sharing(deep, many))
   prefixes = {(item.group_id, *item.tokens[: n + 1]) for item in items for n in range(len(item.tokens))}
@@ -398,8 +393,7 @@ def test_rows_stay_full_while_replies_shrink(rows):
     lengths = row_layout.extend([items], lengths=lengths, context=768, **how)
     tokens += sum(row_layout.Units.of(items, how["sharing"]).sizes)
     places += computed([items], lengths=lengths, **how)[1]
-  assert len(lengths) <= 3 and tokens >= 0.9 * places
-  assert computed(steps, lengths=(1024,), **how)[1] > 1.2 * places
+  assert len(lengths) <= 3 and tokens >= 0.9 * places and computed(steps, lengths=(1024,), **how)[1] > 1.2 * places
 
 
 def test_given_lengths_are_kept_with_a_word_about_their_waste(caplog):
