@@ -65,8 +65,7 @@ def facts(name, draw):
   if name != "lear":
     return {}
   lengths = {name: draw.randrange(9) for name in ("reason_tokens", "evidence_tokens", "passage_tokens")}
-  answers = ("Harald III", "Oslo", "", None)
-  return lengths | {name: draw.choice(answers) for name in ("reason_answer", "extract_answer")}
+  return lengths | {name: draw.choice(("Harald III", "Oslo", "", None)) for name in ("reason_answer", "extract_answer")}
 
 
 def check_search_r1(recipe, episode, terms):
@@ -93,13 +92,11 @@ def check_care(recipe, episode, terms):
   assert parser.quotes(text) == [" ".join(quote.split()) for quote in quotes(text) if quote.strip()]
 
 
-def _section(name, empty):
+def _section(name, empty=r"[\W_]*"):
   return rf"\s*<{name}>(?!{empty}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"
 
 
-LEAR = re.compile(
-  _section("reason", r"[\W_]*") + _section("extract", r"[\W_]*") + _section("answer", "(?!)") + r"\s*", re.DOTALL
-)
+LEAR = re.compile(_section("reason") + _section("extract") + _section("answer", "(?!)") + r"\s*", re.DOTALL)
 CARE_PARSER, LEAR_PARSER = recipes.get("care").parser, recipes.get("lear").parser
 
 

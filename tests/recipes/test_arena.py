@@ -117,8 +117,7 @@ def test_accuracy_as_a_judge_sees_it(answer, verdicts, accuracy, reward):
 ])  # fmt: skip
 def test_naive_grpo_rewards_format_and_answer(text, shape, accuracy):
   naive = recipes.get("arena", "naive")
-  unmarked = dataclasses.replace(EXAMPLE, supporting=(), evidence=())  # gold references do not matter here
-  for example in (EXAMPLE, unmarked):
+  for example in (EXAMPLE, dataclasses.replace(EXAMPLE, supporting=(), evidence=())):  # gold references play no part
     terms, reward = scored(text, naive, example)
     assert terms == dict(format=shape, accuracy=accuracy) and reward == shape + accuracy
   assert naive.weights(0) == dict(format=1.0, accuracy=1.0)
@@ -147,8 +146,7 @@ def test_gold_numbers():
   assert gold_numbers(twice, "supporting") == [1, 5] and gold_numbers(twice, "substring") == [1, 2]
   lost = dataclasses.replace(EXAMPLE, evidence=((0, "Text number 1."), (4, "nowhere")))
   assert gold_numbers(lost, "substring") == [] and gold_numbers(lost, "supporting") == [1, 5]
-  whole = dataclasses.replace(EXAMPLE, evidence=())  # a data set that marks only passages
-  assert gold_numbers(whole, "substring") == [1, 5]
+  assert gold_numbers(dataclasses.replace(EXAMPLE, evidence=()), "substring") == [1, 5]  # only passages are marked
 
 
 @pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])

@@ -61,8 +61,7 @@ def prompts(server, model=None):
 
 def endpoint(server, model, folder, **settings):
   sampling = settings.pop("sampling", None)
-  quick = dict(timeout_s=60.0, deadline_s=60.0, retries=2, backoff_s=0.01)
-  made = client.Client(server.url, model, **quick | settings)
+  made = client.Client(server.url, model, **dict(timeout_s=60.0, deadline_s=60.0, retries=2, backoff_s=0.01) | settings)
   return client.CachedClient(made, folder / "answers", sampling=sampling)
 
 

@@ -153,21 +153,18 @@ def test_only_the_digit_and_the_end_are_trained():
 
 
 def test_from_a_run_to_data_and_agreement(tmp_path):
-  unpaid = dict(terms={}, weights={}, reward=0.0, outcome=0.0)
-  rows = [episodes_lib.row(example, episode, **unpaid) for example, episode in EPISODES]
+  rows = [episodes_lib.row(*one, terms={}, weights={}, reward=0.0, outcome=0.0) for one in EPISODES]
   episodes_lib.write_episodes(tmp_path, 1, rows)
   config = config_lib.load("veritas", "smoke")
   assert config.judge.kind == "lexical"
-  say = lambda *flags: ragrl("make-judge-data", "--config=veritas:smoke", *flags, says="").stdout
-  said = say(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4")
+  make = lambda *flags, **how: ragrl("make-judge-data", "--config=veritas:smoke", *flags, **how)
+  said = make(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4", says="").stdout
   assert "held_out.jsonl.gz: 4 pairs" in said and "0 pairs got no verdict" in said
   held_out = list(readers.read_examples(str(tmp_path / "held_out.jsonl.gz")))
   verdicts = judging.load(settings.of(config).judge).judge([distil.asked(pair) for pair in held_out])
   assert [pair.golds for pair in held_out] == [(str(int(verdict)),) for verdict in verdicts]
   assert [pair.meta["turns"] for pair in held_out] == [[["model", pair.golds[0]]] for pair in held_out]
-  found = json.loads(say(f"--compare={tmp_path}/held_out.jsonl.gz"))
+  found = json.loads(make(f"--compare={tmp_path}/held_out.jsonl.gz", says="").stdout)
   assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge compared with itself
-  told = ragrl(
-    "make-judge-data", "--config=veritas:smoke", f"--compare={tmp_path}/held_out.jsonl.gz", "--term=think_search"
-  )
+  told = make(f"--compare={tmp_path}/held_out.jsonl.gz", "--term=think_search")
   assert told.returncode == 2 and "labels are of another term: give --term=information_think." in told.stderr

@@ -56,8 +56,7 @@ def test_format():
     ("<extract>e</extract><answer>a</answer>", 0),
   ]:  # fmt: skip
     terms, _ = scored(text)
-    assert terms["format"] == shaped
-    assert (terms["length"] > 0) == bool(shaped)  # in a wrong format nothing is measured
+    assert (terms["format"], terms["length"] > 0) == (shaped, bool(shaped))  # in a wrong format nothing is measured
 
 
 def test_missing_sections_earn_nothing():
@@ -147,8 +146,7 @@ def test_spans_of_whole_tags_and_of_straddling_ones():
   cut = find("extract", "<reason>r</reason", "><extract", ">", "It is", "</", "extract", "></", "answer>")
   assert cut == Span(1, 6, ">", "<extract", 2, ">")
   reason = find("reason", "<reason>r</reason", "><extract")
-  assert (reason.end, reason.rest) == (1, ">")
-  assert find("extract", "<extract>") is None and find("reason") is None
+  assert (reason.end, reason.rest) == (1, ">") and find("extract", "<extract>") is None and find("reason") is None
   one = find("answer", "x<answer>a</answer>y")  # nothing of "y" reaches a probe
   assert one == Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, "")
   halves = find("answer", "<answer>", b"\xc3", b"\xa9", "</answer>", "")  # of a letter; EOS is left out
@@ -167,10 +165,9 @@ def test_the_tape_of_an_episode():
   ]  # fmt: skip
   assert "Paris" not in bare
   assert [s.text for s in episode.turns] == [text]  # the probes are not part of the trained episode
-  shown = paper.prompt.context(EXAMPLE)
   assert episode.facts == dict(
-    passage_tokens=len(shown.encode()), reason_tokens=7, evidence_tokens=15, reason_answer="Paris",
-    extract_answer="Oslo",
+    passage_tokens=len(paper.prompt.context(EXAMPLE).encode()), reason_tokens=7, evidence_tokens=15,
+    reason_answer="Paris", extract_answer="Oslo",
   )  # fmt: skip
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
   assert paper.evidence(EXAMPLE, episode) == "It is in Paris."

@@ -25,22 +25,15 @@ def named(name, **fields):
 
 
 def test_which_transcripts_are_kept(tmp_path):
-  teacher = Teacher(
-    {
-      "Where is it?": REPLY,
-      "Where is thoughtful?": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
-      "Where is tagged?": REPLY + REPLY,
-      "Where is unended?": f"<think> Perhaps {REPLY}",  # the limit of tokens ended the thought
-      # A heading, a fence and remarks around the sections are no reason to drop a right answer.
-      "Where is fenced?": f"## Solution\n```xml\n{FENCED}\n```\nI hope it helps.",
-      "Where is wrong?": REPLY.replace(">Paris", ">x"),
-      "Where is gone?": ToolFailed("x"),
-    }
-  )
-  asked = [
-    *map(named, ("it", "thoughtful", "wrong", "tagged", "unended", "gone", "fenced")),
-    named("bare", passages=()),
-  ]
+  replies = dict(
+    it=REPLY, thoughtful=f"<think> <answer>Rome</answer> </think>\n{REPLY}\n", tagged=REPLY + REPLY,
+    unended=f"<think> Perhaps {REPLY}",  # the limit of tokens ended the thought
+    # A heading, a fence and remarks around the sections are no reason to drop a right answer.
+    fenced=f"## Solution\n```xml\n{FENCED}\n```\nI hope it helps.", wrong=REPLY.replace(">Paris", ">x"),
+    gone=ToolFailed("x"),
+  )  # fmt: skip
+  teacher = Teacher({f"Where is {name}?": reply for name, reply in replies.items()})
+  asked = [*map(named, replies), named("bare", passages=())]
   kept, counts = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
   assert [example.id for example, _ in kept] == ["it", "thoughtful", "fenced"]
   assert kept[2][1] == [("model", REPLY.replace("</extract>", "</extract>\n"))]

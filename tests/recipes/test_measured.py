@@ -20,9 +20,8 @@ RESULTS = ("environment", passages.block([Passage("1", "Oslo", "Harald III found
 SEARCH = ("model", "<think> the founder of Oslo </think><search> Oslo founder </search>")
 READ = ("model", "<think> Oslo was founded by Harald III. </think><answer> Harald III </answer>")
 MUSE = ("model", "<think> I know nothing. </think><answer> no </answer>")
-TURNS = dict(
-  read=[SEARCH, RESULTS, READ], skipped=[SEARCH, RESULTS, ("model", "<answer> no </answer>")], never=[MUSE], silent=[]
-)
+BARE = ("model", "<answer> no </answer>")
+TURNS = dict(read=[SEARCH, RESULTS, READ], skipped=[SEARCH, RESULTS, BARE], never=[MUSE], silent=[])
 
 
 def rows():
@@ -46,8 +45,7 @@ def measures(faithful, **counts):
 
 
 def test_faithfulness_by_hand():
-  judges = dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM())
-  found = counted(measured.measured(rows(), judges))
+  found = counted(measured.measured(rows(), dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM())))
   # nq: two results, one without a thought behind it; answers in "founded by Harald III", after "the founder of Oslo",
   # and in the letters of "know nothing". pop: nobody searched, and one of two answered.
   assert found["nq"] == dict(

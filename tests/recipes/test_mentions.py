@@ -138,11 +138,9 @@ def test_thoughts_around_a_mention_are_thoughts():
 def test_actions_that_a_thought_mentions_are_none(preset):
   recipe = recipes.get("veritas", preset, judge_search=True)
   thoughts = "A <search> x </search> or <search> finds it.", "So <answer> Rome </answer> or an <answer> it is: Oslo."
-  said = [
-    f"<think> {thoughts[0]} </think><search> capital </search>",
-    f"<think> {thoughts[1]} </think>{ANSWERS['tags']}",
-  ]
-  turns = [(MODEL, said[0]), ("environment", passages.block(FOUND)), (MODEL, said[1])]
+  searched = f"<think> {thoughts[0]} </think><search> capital </search>"
+  answered = f"<think> {thoughts[1]} </think>{ANSWERS['tags']}"
+  turns = [(MODEL, searched), ("environment", passages.block(FOUND)), (MODEL, answered)]
   episode = Episode.from_text(recipe, EXAMPLE, turns, facts=dict(information_think=(1.0,), think_search=(1.0,)))
   steps = steps_lib.steps(episode.turns, recipe.parser.action)
   assert steps.think_search == ((thoughts[0], "capital"),) and steps.think_answer == ((thoughts[1], "Oslo"),)

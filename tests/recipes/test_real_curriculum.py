@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import types
 
 import pytest
 
@@ -26,12 +25,11 @@ def test_easy_and_hard_rows_in_their_shares(hard, preset):
   config = config_lib.load(ROOT / "configs" / "care.py")
   config.data.update(dict(train=str(HERE / "drop_dev.jsonl.gz"), hard=str(HERE / f"{hard}.jsonl.gz")))
   config.rollout.update(dict(prompts_per_step=PROMPTS, context=14_000, max_new_tokens=2_000))  # a token is a byte
-  recipe = recipes.get("care", preset)
-  player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipe)
-  examples, draws = questions.training(config, player.recipe, player.tokenizer)
+  recipe, tokenizer = recipes.get("care", preset), ByteTokenizer()
+  examples, draws = questions.training(config, recipe, tokenizer)
   sources = [example.source for example in examples]
   assert len(set(sources)) == 2 and len(examples) == draws.easy + draws.hard
-  lengths = [len(player.tokenizer.render(recipe.prompt.messages(example))) for example in examples]
+  lengths = [len(tokenizer.render(recipe.prompt.messages(example))) for example in examples]
   assert max(lengths) <= 12_000  # questions that are too long are left out
   if hard == "musique_train":
     assert 0 < draws.hard < 93  # twenty paragraphs do not always fit

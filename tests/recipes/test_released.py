@@ -65,9 +65,8 @@ def test_an_agent_searches_reads_and_answers(agent, tmp_path):
   assert episode.turns[1].text == BLOCKS[agent].format(inside) and episode.turns[1].found == FOUND
   assert recipe.outcome(EXAMPLE, episode) == 1.0 and episode.num_searches == 1 and episode.ended == "answer"
   # The same by the transcript's adapter: one place has the its.
-  said = "".join(segment.text for segment in episode.turns)
   path = tmp_path / "said.jsonl"
-  path.write_text(json.dumps(dict(id="1", response=said)) + "\n")
+  path.write_text(json.dumps(dict(id="1", response="".join(segment.text for segment in episode.turns))) + "\n")
   metrics = foreign_transcripts.score(path, [EXAMPLE], tmp_path / "out", system=agent, settings=dict(data="nq"))
   assert metrics["em"] == 1.0 and metrics["searches"] == 1.0
   read = Episode.from_text(recipe, EXAMPLE, [(segment.owner, segment.text) for segment in episode.turns])
@@ -76,8 +75,7 @@ def test_an_agent_searches_reads_and_answers(agent, tmp_path):
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_results_that_the_model_wrote_count_for_nothing(agent):
-  tags = AGENTS[agent]
-  recipe = recipes.get("released", agent)
+  tags, recipe = AGENTS[agent], recipes.get("released", agent)
   made_up = f"{tags.results[0]} {answer(agent)} {tags.results[1]}"
   assert recipe.parser.answer(made_up) is None and recipe.parser.answer(made_up + answer(agent)) == "Ann Lee"
   assert recipe.parser.query(f"{tags.results[0]}{searching(agent)}{tags.results[1]}") is None
@@ -88,8 +86,7 @@ def test_results_that_the_model_wrote_count_for_nothing(agent):
 def test_a_turn_without_an_action_gets_a_notice_and_an_empty_query_is_searched_for_as_in_search_r1s_code(agent):
   _, episode, tape = play(agent, ["Hm.", searching(agent), answer(agent)], [FOUND], notice="paper")
   assert "no valid action" in episode.turns[1].text and episode.num_searches == 1 and episode.ended == "answer"
-  assert [event[0] for event in tape] == ["start", "generate", "observe", "generate", "search", "observe", "generate",
-                                          "end"]  # fmt: skip
+  assert [event[0] for event in tape] == "start generate observe generate search observe generate end".split()
   _, episode, tape = play(agent, [searching(agent, "  "), answer(agent)], [[]])
   assert ("search", "") in tape and episode.num_searches == 1 and episode.ended == "answer"
 

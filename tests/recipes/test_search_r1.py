@@ -134,8 +134,7 @@ def test_actions():
     ("<information> <answer> q </answer> </information>", None),
     ("<think> the <information> says so </think> <answer> q </answer>", ("answer", "q")),  # a mention
   ]:  # fmt: skip
-    for recipe in [paper, repo]:
-      assert recipe.parser.act(text) == action
+    assert paper.parser.act(text) == repo.parser.act(text) == action
 
 
 def test_actions_of_several_pairs():

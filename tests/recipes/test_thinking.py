@@ -37,8 +37,9 @@ MUSES = "Perhaps <relevance>[2]</relevance> <answer> Bob </answer>, or <search> 
 def opened(monkeypatch):
   """Prompts end as Qwen3.5's chat template does."""
   start = scripted.ScriptedPolicy.start
-  tail = dict(content="<think>\n")
-  ends = lambda self, prompt: start(self, prompt if isinstance(prompt[0], int) else [*prompt, tail])
+  ends = lambda self, prompt: start(
+    self, prompt if isinstance(prompt[0], int) else [*prompt, dict(content="<think>\n")]
+  )
   monkeypatch.setattr(scripted.ScriptedPolicy, "start", ends)
 
 

@@ -266,8 +266,7 @@ def test_flares_answer_may_span_several_sentences():
     how = dict(example=example, switches=dict(max_searches=searches))
     recipe, episode, *_ = play("flare", drawn, [[FILM], [TOWN]], **how)
     assert episode.ended == "answer" and episode.num_searches == searches
-    assert row(recipe, example, episode)["prediction"] == "The U.S. Senator"
-    assert recipe.outcome(example, episode) == 1.0
+    assert row(recipe, example, episode)["prediction"] == "The U.S. Senator" and recipe.outcome(example, episode) == 1.0
   _, episode, *_ = play("flare", [ANSWER], switches=dict(max_searches=0))
   assert "answer" not in episode.facts  # the turn has it
 

@@ -44,9 +44,7 @@ with_last = lambda text: [*TURNS[:-1], ("model", text)]
 
 def test_the_tape_of_an_episode():
   played, tape = scripted.play(paper, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0])
-  assert [event[0] for event in tape] == [
-    "start", "generate", "search", "observe", "generate", "search", "observe", "generate", "end", "judge",
-  ]  # fmt: skip
+  assert [e[0] for e in tape] == "start generate search observe generate search observe generate end judge".split()
   assert tape[-1] == ("judge", ((SHOWN[0], HOP), (SHOWN[1], END)))  # after the end, the conversation has no room
   assert [(s.owner, s.text) for s in played.turns] == TURNS
   assert played.facts == {"information_think": (1.0, 0.0)} and played.ended == "answer"
@@ -158,8 +156,7 @@ def test_a_cut_result_block_still_counts():
 def test_half_way_up_the_ramp():
   # EM 1, verdicts (1, 0), the answer in the thought: 1 + 0.5 · (0.05 · 0.5 + 0.02 · 1) = 1.0225.
   terms = scored(TURNS, information_think=(1, 0))
-  assert paper.reward(terms, 414) == pytest.approx(1.0225)
-  assert paper.reward(terms, 331) == paper.reward(terms, 1) == 1.0
+  assert paper.reward(terms, 414) == pytest.approx(1.0225) and paper.reward(terms, 331) == paper.reward(terms, 1) == 1.0
   assert paper.reward(terms, 497) == paper.reward(terms, 1005) == pytest.approx(1.045)
 
 
@@ -246,8 +243,7 @@ def test_the_ramp_is_in_epochs_of_the_runs_own_questions():
 
 def test_forged_results_earn_nothing():
   forged = f"<think> a </think><search> x </search>{BLOCKS[1]}<think> {END} </think><answer> Oslo </answer>"
-  assert pairs([("model", forged)]).information_think == ()
-  assert scored([("model", forged)])["information_think"] == 0.0
+  assert pairs([("model", forged)]).information_think == () and scored([("model", forged)])["information_think"] == 0.0
   hidden = "<information> <think> Oslo </think> <answer> Harald III </answer> </information><answer> Oslo </answer>"
   assert scored([("model", hidden)]) == dict(answer=0.0, information_think=0.0, think_answer=0.0, think_search=None)
 

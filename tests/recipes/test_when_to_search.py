@@ -45,13 +45,10 @@ def test_the_tape_of_an_episode():
   said = [f"{THINK}{SEARCH} junk", f"{REFLECT}{ANSWER}"]
   played, tape = scripted.play(paper, EXAMPLE, said, [[TOWN]])
   assert tape[1:] == [
-    ("generate", paper.stops, THINK + SEARCH),
-    ("search", "Oslo founder"),
-    ("observe", BLOCKS[1]),
-    ("generate", paper.stops, REFLECT + ANSWER),
-    ("end", "answer"),
-  ]  # a gold answer is right without a judge
-  assert played.facts == {} and paper.outcome(EXAMPLE, played) == 1.0
+    ("generate", paper.stops, THINK + SEARCH), ("search", "Oslo founder"), ("observe", BLOCKS[1]),
+    ("generate", paper.stops, REFLECT + ANSWER), ("end", "answer"),
+  ]  # fmt: skip
+  assert played.facts == {} and paper.outcome(EXAMPLE, played) == 1.0  # a gold answer is right without a judge
   assert paper.score(EXAMPLE, played) == dict(answer_explore=1.0, answer_economise=0.7, search=0.0, format=1.0)
 
 
@@ -107,8 +104,7 @@ def test_query_vectors_are_facts():
   said = [f"{THINK}<search> a b </search>", f"{REFLECT}<search> c </search>", REFLECT + ANSWER]
   played, tape = scripted.play(printed, EXAMPLE, said, [[TOWN]] * 2)
   assert tape[-1] == ("embed", ("a b", "c"))
-  vectors = played.facts["query_vectors"]
-  assert vectors == ((3.0, 1.0), (1.0, 1.0))  # the script's: length and 1
+  assert played.facts["query_vectors"] == ((3.0, 1.0), (1.0, 1.0))  # the script's: length and 1
   # cos = (3 + 1) / (√10 · √2) = 0.8944; the printed formula gives half of it
   assert printed.score(EXAMPLE, played)["search"] == pytest.approx(-0.4472, abs=1e-4)
   assert printed.score(EXAMPLE, dataclasses.replace(played, facts={}))["search"] is None
