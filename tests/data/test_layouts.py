@@ -118,8 +118,7 @@ def test_passages_without_ids_with_the_same_text_get_the_same_id():
 
 
 LONGBENCH = dict(
-  input="Who is it?",
-  context="Passage 1:\nRome\nRome is a city.\n\nPassage 2:\n…",
+  input="Who is it?", context="Passage 1:\nRome\nRome is a city.\n\nPassage 2:\n…",
   answers=["Ann", "Anna"], length=3659, dataset="hotpotqa", language="en", all_classes=None, _id="23b8",
 )  # fmt: skip
 
@@ -178,8 +177,6 @@ MS_MARCO = dict(
   query_id=9652, query="what is rba", query_type="description", answers=["A bank."], wellFormedAnswers="[]",
   passages=dict(is_selected=[0, 1], passage_text=["Since 2007.", "It is a bank."], url=["u1", "u2"]),
 )  # fmt: skip
-
-
 DOCUMENT = lambda name: dict(docid=name, text="long", url="http://x")
 BROWSECOMP = dict(query_id="769", query="Which?", answer="That.", gold_docs=[DOCUMENT("7")])
 BROWSECOMP |= dict(evidence_docs=[DOCUMENT("5"), DOCUMENT("7")])

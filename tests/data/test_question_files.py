@@ -43,8 +43,7 @@ def test_plain_values_are_read_like_rows(tmp_path):
     out.writeheader()
     out.writerows({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()} for row in rows)
   first, second = read(tmp_path / "a.csv")
-  assert (first, second.golds, second.hops, second.passages) == (asked[0], ("Ann",), None, ())
-  assert second.id == "a-1"
+  assert (first, second.id, second.golds, second.hops, second.passages) == (asked[0], "a-1", ("Ann",), None, ())
 
 
 def test_values_that_json_lacks_are_written_as_texts(tmp_path):

@@ -172,8 +172,6 @@ def test_a_bad_row_of_an_array(tmp_path, text, message):
 
 LINE = json.dumps(GOOD).encode()
 WHOLE = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode(), mtime=0)
-
-
 BROKEN = {
   "cut.jsonl.gz": (WHOLE[: len(WHOLE) // 2], r"cut\.jsonl\.gz:\d+: the compressed file is broken"),
   "plain.jsonl.gz": (LINE, "compressed file is broken"),

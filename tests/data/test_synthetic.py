@@ -16,8 +16,7 @@ def solved(world, example):
   steps = example.meta["decomposition"]
   for step in steps:
     assert facts[step["subject"], step["relation"]] == step["object"]
-  found = [step["object"] for step in steps]
-  kind = example.meta["type"]
+  found, kind = [step["object"] for step in steps], example.meta["type"]
   if kind == "yes_no":
     return "yes" if found[0] == found[1] else "no"
   if kind == "comparison":
@@ -113,8 +112,7 @@ def test_passages_do_not_change_the_first_question():
 
 
 def test_distinct():
-  assert synthetic.questions(WORLD, 0) == []
-  assert len({e.question for e in synthetic.questions(WORLD, 500)}) == 500
+  assert synthetic.questions(WORLD, 0) == [] and len({e.question for e in synthetic.questions(WORLD, 500)}) == 500
   tiny = synthetic.build(seed=0, entities=8, held_out=8)
   with pytest.raises(ValueError, match="distinct=False"):
     synthetic.questions(tiny, 100, mix={1: 1})

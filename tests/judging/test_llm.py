@@ -53,8 +53,7 @@ def test_a_refusal_is_final_and_its_message_is_quoted_cut_and_escaped(monkeypatc
 def test_credentials_in_an_address_are_used_and_never_shown():
   with serving(lambda messages, n: "1" if n == 1 else 401) as (endpoint, server):
     made = judge(endpoint.replace("://", "://me:s3cret@"))
-    assert made.judge([("p", "c")]) == [1.0]
-    assert server.keys == ["Basic " + base64.b64encode(b"me:s3cret").decode()]
+    assert made.judge([("p", "c")]) == [1.0] and server.keys == ["Basic " + base64.b64encode(b"me:s3cret").decode()]
     with pytest.raises(judge_api.JudgeFailed) as failure:
       made.judge([("p", "c")])
   assert made.describe()["endpoint"] == endpoint and endpoint in str(failure.value)

@@ -57,8 +57,7 @@ def check_equal(one, other, rtol=1e-7):
   (35, dict(fsdp=2, tensor=2, sequence=2)),  # 35: no mesh divides this vocabulary
 ])  # fmt: skip
 def test_a_mesh_computes_what_one_device_computes(vocab, sizes, piece):
-  mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
-  check_equal(run(None, vocab), run(mesh, vocab, piece=piece))
+  check_equal(run(None, vocab), run(mesh_lib.make(jax.devices(), **{"data": 1, **sizes}), vocab, piece=piece))
 
 
 def test_a_mesh_computes_the_divergence_from_a_teacher():

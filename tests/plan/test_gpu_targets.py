@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from unittest import mock
 
 import pytest
 
@@ -29,13 +30,8 @@ def test_what_is_no_topology_of_gpus(ask, says):
 
 
 def test_the_compiler_receives_the_gpu_and_its_hosts(monkeypatch):
-  asked = {}
-
-  def answer(**said):
-    asked.update(said)
-    return types.SimpleNamespace(devices=("gpu 0", "gpu 1"))
-
-  monkeypatch.setattr(gpus.topologies, "get_topology_desc", answer)
+  asked, found = {}, types.SimpleNamespace(devices=("gpu 0", "gpu 1"))
+  monkeypatch.setattr(gpus.topologies, "get_topology_desc", lambda **said: asked.update(said) or found)
   monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 91_000)
   assert aot.devices("h200:2x8") == ["gpu 0", "gpu 1"] and asked["topology"] == "2x1x8"
   target = asked["target_config"]
@@ -44,9 +40,7 @@ def test_the_compiler_receives_the_gpu_and_its_hosts(monkeypatch):
 
 
 def test_a_missing_plugin_is_named(monkeypatch):
-  def refuse(**_):
-    raise NotImplementedError("topology not implemented for cuda")
-
+  refuse = mock.Mock(side_effect=NotImplementedError("topology not implemented for cuda"))
   monkeypatch.setattr(gpus.topologies, "get_topology_desc", refuse)
   monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 91_000)
   with pytest.raises(RuntimeError, match=r"pip install 'ragrl_jax\[gpu-check\]' jax-cuda12-plugin==\d"):
@@ -54,10 +48,7 @@ def test_a_missing_plugin_is_named(monkeypatch):
 
 
 def test_cudnn_is_assumed_where_it_is_missing(monkeypatch):
-  def missing():
-    raise RuntimeError("cuDNN not found.")
-
-  monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", missing)
+  monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", mock.Mock(side_effect=RuntimeError("cuDNN not found.")))
   gpus._without_cudnn()
   assert gpus.cudnn.check_cudnn_version() == gpus.CUDNN
   monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 92_000)

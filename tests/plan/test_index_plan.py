@@ -50,8 +50,7 @@ def test_a_compiled_encoder_counts_its_work():
 
 
 def test_seconds_are_of_the_slowest_resource():
-  program = index.Program("x", 0.0, hbm=4800e9, flops=1.0)
-  assert summary.seconds("h200:1", program) == (1.0, "hbm")
+  assert summary.seconds("h200:1", index.Program("x", 0.0, hbm=4800e9, flops=1.0)) == (1.0, "hbm")
 
 
 def test_an_index_that_needs_more_memory_than_jax_reserves_says_so():

@@ -27,12 +27,10 @@ def test_the_parameters_of_a_chip():
 
 def test_the_parameters_of_a_hybrid():
   delta = dict(delta_key_heads=2, delta_value_heads=4, delta_key_dim=4, delta_value_dim=6, delta_conv=3)
-  more = SIZES | dict(num_layers=4, attend_every=2)
-  shape = DecoderConfig.from_shape(12, family="qwen3_5_text", **more, **delta)
+  shape = DecoderConfig.from_shape(12, family="qwen3_5_text", **SIZES | dict(num_layers=4, attend_every=2), **delta)
   model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0)))
   assert memory.counted(shape, Axes()).all == sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
-  axes = Axes(fsdp=2, tensor=2)
-  mesh = mesh_lib.make(jax.devices()[:4], data=1, fsdp=2, tensor=2)
+  axes, mesh = Axes(fsdp=2, tensor=2), mesh_lib.make(jax.devices()[:4], data=1, fsdp=2, tensor=2)
   assert 4 * memory.counted(shape, axes).all == aot.on_chip(rules.place(mesh, nnx.state(model, nnx.Param)))
 
 
@@ -120,8 +118,7 @@ def test_traffic_of_a_gradient():
   fsdp = temporaries.accumulate_sent(SMALL, small(micro_rows=16), Axes(fsdp=4))
   # Matrices in bf16 twice, gradients in float32 once; 1,600 hidden states in bf16 twice, their gradient in float32.
   assert fsdp == looked_up + 2 * 640 * 8 + 1600 * 8 * 8
-  scored = temporaries.score_sent(SMALL, small(micro_rows=16), Axes(fsdp=4))
-  assert scored == looked_up / 2 + 2 * 640 * 2 + 1600 * 8 * 2
+  assert temporaries.score_sent(SMALL, small(micro_rows=16), Axes(fsdp=4)) == looked_up / 2 + 2 * 640 * 2 + 1600 * 8 * 2
 
 
 def test_rows_sharded_by_sequence_gather_their_keys():

@@ -15,9 +15,7 @@ NO_SYSTEM = (
   "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + small.CHATML
 )
 # Like Qwen3.5's: a system message needs a question.
-NO_SYSTEM_ALONE = (
-  "{% if messages[-1].role == 'system' %}{{ raise_exception('No user query') }}{% endif %}" + small.CHATML
-)
+NO_SYSTEM_ALONE = NO_SYSTEM.replace("[0]", "[-1]").replace("System role not supported", "No user query")
 # Like templates of R1's distilled models: thoughts are removed at once, even from the last turn.
 NO_THOUGHTS = small.CHATML.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
 # Puts the number of turns before all turns.

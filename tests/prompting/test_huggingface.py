@@ -156,14 +156,12 @@ def test_thoughts_that_a_template_cannot_turn_off_are_refused(tmp_path):
   chatml, qwen3 = small.byte_level(tmp_path / "chatml"), small.published_template("qwen3")
   question = [{"role": "user", "content": "Who?"}]
   for folder, how in ((chatml, dict(markers="own")), (small.byte_level(tmp_path / "qwen3", template=qwen3), {})):
-    assert (
-      HuggingFaceTokenizer(folder, thinking="off", **how).template(question, open_turn=True).endswith("</think>\n\n")
-    )
+    off = HuggingFaceTokenizer(folder, thinking="off", **how)
+    assert off.template(question, open_turn=True).endswith("</think>\n\n")
+  says = "config.prompting.thinking='off': the chat template at .*chatml does not turn"
   for how in ({}, dict(chat=False), dict(chat=False, markers="own")):
     HuggingFaceTokenizer(chatml, thinking="on", **how)
-    with pytest.raises(
-      ValueError, match="config.prompting.thinking='off': the chat template at .*chatml does not turn"
-    ):
+    with pytest.raises(ValueError, match=says):
       HuggingFaceTokenizer(chatml, thinking="off", **how)
 
 

@@ -45,12 +45,9 @@ def test_text_that_would_break_a_block_is_changed_as_little_as_possible():
 
 
 def test_tags_in_a_corpus_are_text():
-  for tag in [
-    "</information>", "<information>", "<answer>", "</search>", "<|im_end|>", "<br/>", "</Think>", "<tool_call>",
-  ]:  # fmt: skip
+  for tag in "</information> <information> <answer> </search> <|im_end|> <br/> </Think> <tool_call>".split():
     block = passages.block([Passage("a", f"A {tag}", f"{tag}b<{tag}{tag}")])
-    assert block.count(tag) == (tag in ("<information>", "</information>"))
-    assert block.count("< " + tag[1:]) == 4
+    assert block.count(tag) == (tag in ("<information>", "</information>")) and block.count("< " + tag[1:]) == 4
     assert passages.parse_block(block)[0].title == f"A < {tag[1:]}"
     assert tag not in passages.numbered([Passage("a", tag, tag)], titles=True)
 

@@ -15,8 +15,7 @@ def trained(tmp_path_factory):
 
 
 def test_the_first_ids_are_pad_unk_bos_eos_and_the_marks(trained):
-  assert (trained.pad_id, trained.eos_ids) == (0, (3,))
-  assert [trained.token_bytes(i) for i in range(4)] == [b""] * 4
+  assert (trained.pad_id, trained.eos_ids) == (0, (3,)) and [trained.token_bytes(i) for i in range(4)] == [b""] * 4
   assert [trained.token_bytes(4 + i) for i in range(len(small.MARKS))] == [m.encode() for m in small.MARKS]
 
 

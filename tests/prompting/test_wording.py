@@ -28,9 +28,8 @@ def test_a_name_and_a_file_are_filled_in_once(tmp_path):
   assert chosen("paper").messages(question="{question}") == [dict(role="user", content="Answer: {question}")]
   # Other braces are text, doubled ones stand for single ones, and a value is never filled in.
   mine = chosen(file(tmp_path, 'É {{titles}} {"a": 1} {} {question}{titles}\n\n'))
-  assert mine.messages(question="{titles}", titles="T") == [
-    dict(role="user", content='É {titles} {"a": 1} {} {titles}T\n')
-  ]
+  want = dict(role="user", content='É {titles} {"a": 1} {} {titles}T\n')
+  assert mine.messages(question="{titles}", titles="T") == [want]
 
 
 def test_roles(tmp_path):

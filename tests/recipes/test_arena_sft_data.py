@@ -14,8 +14,6 @@ from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
 PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}.") for i in range(1, 7))
 EXAMPLE = Example("good", "Who is it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(4, 0))
-
-
 named = lambda name, **fields: dataclasses.replace(EXAMPLE, id=name, question=f"Who is {name}?", **fields)
 
 

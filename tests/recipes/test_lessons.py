@@ -12,8 +12,6 @@ from ragrl_jax.structs import MODEL
 
 WORLD = synthetic.build(seed=2, entities=200, held_out=20)
 NAME = re.compile(r"[A-Z][a-z]{2,}")
-
-
 lessons = lambda kind: players.lessons(kind, WORLD, 300, random.Random(0))
 
 

@@ -31,8 +31,6 @@ TURNS = [
   ("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]), ("model", SAID[2]),
 ]  # fmt: skip
 paper, every = recipes.get("veritas"), recipes.get("veritas", judge_search=True, judge_answer=True)
-
-
 episode = lambda turns, recipe=paper, **facts: Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
 pairs = lambda turns: steps(episode(turns).turns)
 scored = lambda turns, recipe=paper, **facts: recipe.score(EXAMPLE, episode(turns, recipe, **facts))
