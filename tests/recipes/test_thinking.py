@@ -36,10 +36,8 @@ MUSES = "Perhaps <relevance>[2]</relevance> <answer> Bob </answer>, or <search> 
 @pytest.fixture
 def opened(monkeypatch):
   """Prompts end as Qwen3.5's chat template does."""
-  start = scripted.ScriptedPolicy.start
-  ends = lambda self, prompt: start(
-    self, prompt if isinstance(prompt[0], int) else [*prompt, dict(content="<think>\n")]
-  )
+  start, tail = scripted.ScriptedPolicy.start, dict(content="<think>\n")
+  ends = lambda self, prompt: start(self, prompt if isinstance(prompt[0], int) else [*prompt, tail])
   monkeypatch.setattr(scripted.ScriptedPolicy, "start", ends)
 
 
