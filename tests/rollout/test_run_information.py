@@ -103,6 +103,7 @@ def test_forks_in_shared_rows_score_as_separate_sequences():
 @pytest.mark.parametrize("name, changes, words", [
   ("care", {}, "plays one turn"), ("search_r1", {"switches.max_searches": 0}, "plays one turn"),
   ("search_r1", {"learner.share_prompts": False}, "share_prompts=True"),
+  ("search_r1", {"advantage.gain_over": "random", "loss.minibatches": 2}, "so each needs two prompts"),
 ])  # fmt: skip
 def test_runs_without_gains_to_measure_are_refused_before_anything_is_read(name, changes, words, tmp_path):
   config = config_lib.load(name, "smoke")
