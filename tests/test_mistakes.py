@@ -141,6 +141,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"model.path": "owner/name"}, f"config.model.path{hub_name}", learning),
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
     ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
+    (care | {"loss.teacher.path": "policy", "loss.teacher.tokens": "queries"}, "care with .*asks no queries", alone),
     (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", learning),
     (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", alone),
     (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),

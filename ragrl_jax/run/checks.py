@@ -53,6 +53,11 @@ def trainable(config: Settings, recipe: Recipe) -> None:
       f"config.advantage.credit='information': {recipe.name} with these switches plays one turn, and a gain is "
       "measured between two. Set credit='episode', or train a recipe that searches."
     )
+  if config.loss.teacher.tokens == "queries" and (recipe.needs_passages or not recipe.searches):
+    raise ValueError(
+      f"config.loss.teacher.tokens='queries': {recipe.name} with these switches asks no queries, so no token would be "
+      "taught. Set tokens to 'all', 'thought' or 'answers', or train a recipe that searches."
+    )
   if recipe.switches.get("turn_credit") and config.advantage.compares and config.advantage.credit == "episode":
     raise ValueError(
       f"config.switches.turn_credit=True with config.advantage.kind={config.advantage.kind!r}, credit='episode': all "
