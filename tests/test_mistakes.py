@@ -248,7 +248,10 @@ def test_a_recipe_that_searches_needs_a_retriever():
   config.retrieval.index = "index"
   questions.check_passages(config, recipe, BARE, "data.jsonl")
   questions.check_passages(config_lib.default_config(), recipes.get("lear", top_k=0), BARE, "data.jsonl")
-  questions.check_passages(config_lib.default_config(), recipes.get("search_r1"), BARE, "data.jsonl")
+  questions.check_passages(config := config_lib.default_config(), recipes.get("search_r1"), BARE, "data.jsonl")
+  config.data.noise = 8
+  with pytest.raises(ValueError, match="config.data.noise=8: search_r1 with these switches shows no passages"):
+    questions.check_passages(config, recipes.get("search_r1"), SHOWN, "data.jsonl")
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
