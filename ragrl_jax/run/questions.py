@@ -147,7 +147,11 @@ def check_room(config: Settings, tokenizer, recipe: Recipe, examples: Sequence[s
 
 
 def _read(config: Settings, path: str, max_examples: int, setting: str) -> list[structs.Example]:
-  examples = readers.read_examples(path, max_examples=max_examples, setting=setting)
+  examples = [*readers.read_examples(path, max_examples=max_examples, setting=setting)]
+  sets, named_sets = len({example.source for example in examples}), len(readers.parts(path))
+  if len(examples) == max_examples and sets < named_sets:
+    said = "%s: its first %d questions are of %d of its %d sets. Raise the limit to read the others."
+    logging.warning(said, setting, max_examples, sets, named_sets)
   return [example if config.data.own_passages else without_passages(example) for example in examples]
 
 

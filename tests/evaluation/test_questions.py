@@ -98,7 +98,16 @@ def test_questions_that_were_trained_on_are_told(tmp_path, caplog, setting):
   assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_easy_and_hard_questions(tmp_path):
+def test_a_limit_that_leaves_out_whole_sets_is_said(tmp_path, caplog):
+  for name in "ab":
+    writers.write_examples(tmp_path / f"{name}.jsonl", [Example(str(i), "Who?", ("a",)) for i in range(2)])
+  config, both = config_lib.default_config(), f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl"
+  assert len(questions.testing(config, both, max_examples=3)) == 3 and not caplog.records
+  questions.testing(config, both, max_examples=2, setting="config.data.evaluate")
+  assert "config.data.evaluate: its first 2 questions are of 1 of its 2 sets" in caplog.text
+
+
+def test_easy_and_hard_questions(tmp_path, caplog):
   examples, draws = made(tmp_path, context=4000, train="short", hard="long")
   assert [e.id[0] for e in examples] == list("sssslll")
   # α falls from 1 at the first of the run's 100 steps, of 5 questions each: 1, .99, … .91; then nothing is left of it.
