@@ -36,6 +36,13 @@ def training(config: Settings, recipe: Recipe, tokenizer) -> tuple[list[structs.
       "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them."
     )
   hard = _fitting(config, recipe, tokenizer, "config.data.hard", data.hard)
+  if config.rollout.filter.metric != "none":
+    logging.warning(
+      "config.data.hard with config.rollout.filter.metric=%r: the curriculum counts drawn prompts, of which a step has "
+      "up to filter.max_draws=%d times prompts_per_step. So hard questions come that much sooner.",
+      config.rollout.filter.metric,
+      config.rollout.filter.max_draws,
+    )
   share = lambda step: mixture(step, config.steps)
   return easy + hard, stream.Mixture(
     len(easy), len(hard), share=share, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed

@@ -18,7 +18,7 @@ from ragrl_jax.structs import Episode, Example, Passage
 PASSAGES = tuple(Passage("", f"T{i}", f"Text of number {i}.") for i in range(3))
 
 
-def made(folder, recipe="care", context=1000, **data):
+def made(folder, recipe="care", context=1000, metric="none", **data):
   config = config_lib.default_config()
   short = [Example(f"s{i}", "Who?", ("a",), PASSAGES[:1], (0,)) for i in range(4)]
   long = [Example(f"l{i}", "Who?", ("a",), (Passage("", "", "word " * 500),)) for i in range(3)]
@@ -26,7 +26,7 @@ def made(folder, recipe="care", context=1000, **data):
     writers.write_examples(folder / f"{name}.jsonl", examples)
   named = lambda value: str(folder / f"{value}.jsonl") if isinstance(value, str) and ":" not in value else value
   config.data.update({key: named(value) for key, value in data.items()})
-  config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5))
+  config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5, filter=dict(metric=metric)))
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipes.get(recipe, instructions="none"))
   return questions.training(config, player.recipe, player.tokenizer)
 
@@ -112,7 +112,9 @@ def test_easy_and_hard_questions(tmp_path, caplog):
   assert [e.id[0] for e in examples] == list("sssslll")
   # α falls from 1 at the first of the run's 100 steps, of 5 questions each: 1, .99, … .91; then nothing is left of it.
   short = lambda at, n: [examples[which].id[0] for _, which in draws.draw(at, n)].count("s")
-  assert short(0, 5) == 5 and short(0, 50) > 40 and short(500, 200) == 0
+  assert short(0, 5) == 5 and short(0, 50) > 40 and short(500, 200) == 0 and not caplog.records
+  made(tmp_path, context=4000, train="short", hard="long", metric="outcome")
+  assert "the curriculum counts drawn prompts" in caplog.text
   refused("no curriculum", made, tmp_path, "arena", context=4000, train="short", hard="long")
   assert made(tmp_path, "arena", train="short")[1].draw(0, 4) != []
 
