@@ -101,6 +101,18 @@ def test_a_judge_of_a_term_that_training_does_not_ask_about_is_said(caplog):
     assert (said in caplog.text) is not asked
 
 
+def test_settings_that_change_what_another_one_means_are_said(caplog):
+  config = config_lib.load("arena")
+  config.loss.update(dict(kl="k1", kl_in="reward"))
+  for floor, said in ((0.1, False), (0.0, True)):
+    config.advantage.std_floor = floor
+    checks.trainable(settings.of(config), recipes.get("arena"))
+    assert ("config.advantage.std='sample' with a penalty in the reward" in caplog.text) is said
+  config.optimizer.kind, config.model.lora.rank = "muon", 4
+  checks.learner(settings.of(config), "sft")
+  assert "config.optimizer.kind='muon' with adapters" in caplog.text
+
+
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")

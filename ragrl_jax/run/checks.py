@@ -64,6 +64,15 @@ def trainable(config: Settings, recipe: Recipe) -> None:
       "turns of an episode get the same advantage, so the switch changes nothing. Set config.advantage.credit='turn', "
       "or turn_credit to False."
     )
+  loss, how = config.loss, config.advantage
+  penalised = loss.teacher.in_reward or (loss.kl_in == "reward" and loss.kl_coef > 0)
+  if penalised and how.kind == "group_relative" and how.std != "none" and not how.std_floor:
+    logging.warning(
+      "config.advantage.std=%r with a penalty in the reward (config.loss.kl_in, or teacher.kind='k1'): a group of "
+      "equal rewards is compared by its penalties alone, and the division makes these as large as any reward, whatever "
+      "their coefficient is. Set config.advantage.std_floor, or std='none'.",
+      how.std,
+    )
 
 
 def tools(config: Settings, recipe: Recipe) -> None:
@@ -100,8 +109,13 @@ def learner(config: Settings, purpose: str) -> None:
   tuning = purpose == "sft"
   learner_settings.from_config(config, objective="sft" if tuning else "policy")
   learner_settings.optimizer_from_config(config, total_steps=config.steps if tuning else None)
+  adapted = config.model.lora.rank or config.model.lora.path
+  if adapted and config.optimizer.kind == "muon":
+    logging.warning(
+      "config.optimizer.kind='muon' with adapters (config.model.lora): Muon is for whole matrices, AdamW trains these."
+    )
   # A step changes a weight by about the learning rate. Of 1 with steps of 1e-6, bfloat16 keeps 1.
-  if config.model.param_dtype != "float32" and not (config.model.lora.rank or config.model.lora.path):
+  if config.model.param_dtype != "float32" and not adapted:
     raise ValueError(
       f"config.model.param_dtype={config.model.param_dtype!r} without adapters: the trained weights must be float32, "
       "because changes as small as a learning rate are lost in this dtype. Set it to 'float32' (config.model.dtype is "
