@@ -63,13 +63,15 @@ def check_passages(config: Settings, recipe: Recipe, examples: Sequence[structs.
     what: the set's name in messages: a setting or a flag.
 
   Raises:
-    ValueError: no question can be scored; questions lack passages and the config names no retriever; or
-      config.data.noise would add passages to a prompt that shows none.
+    ValueError: no question can be scored; or questions lack passages and the config names no retriever.
   """
-  if config.data.noise and not recipe.needs_passages:
-    raise ValueError(
-      f"config.data.noise={config.data.noise}: {recipe.name} with these switches shows no passages of its questions, "
-      "so none can be added to them. Set it to 0."
+  if config.data.noise and recipe.searches and not recipe.needs_passages:
+    logging.warning(
+      "%s: config.data.noise=%d adds passages to questions of which %s shows none: they change nothing, unless an "
+      "agent's program reads them.",
+      what,
+      config.data.noise,
+      recipe.name,
     )
   without = sum(not example.passages for example in examples)
   if not recipe.needs_passages or not without:
