@@ -419,7 +419,7 @@ class Evaluate(Section, path="evaluate"):
   """Held-out questions during training. Fine-tuning measures none."""
 
   every: int = setting(0, "steps between two evaluations; 0: only at the end", unit="steps", least=0)
-  examples: int = setting(200, "questions of an evaluation, the first ones of the set; 0: all", unit="questions", least=0)
+  examples: int = setting(200, "questions of an evaluation, the set's first ones; 0: all", unit="questions", least=0)
   batch: int = setting(0, "played at a time; 0: four per cache row; 1: latency is measured", unit="episodes", least=0)
 
 
