@@ -53,6 +53,12 @@ def trainable(config: Settings, recipe: Recipe) -> None:
       f"config.advantage.credit='information': {recipe.name} with these switches plays one turn, and a gain is "
       "measured between two. Set credit='episode', or train a recipe that searches."
     )
+  if config.advantage.gain_over == "random" and config.rollout.prompts_per_step < 2 * config.loss.minibatches:
+    raise ValueError(
+      f"config.advantage.gain_over='random' with config.rollout.prompts_per_step={config.rollout.prompts_per_step}, "
+      f"config.loss.minibatches={config.loss.minibatches}: the results of another question are drawn within a "
+      "mini-batch, so each needs two prompts. Raise prompts_per_step."
+    )
   if config.loss.teacher.tokens == "queries" and (recipe.needs_passages or not recipe.searches):
     raise ValueError(
       f"config.loss.teacher.tokens='queries': {recipe.name} with these switches asks no queries, so no token would be "

@@ -68,12 +68,6 @@ class Settings(Section):
       f"config.loss.minibatches={loss.minibatches}: each needs a prompt of config.rollout.prompts_per_step="
       f"{rollout.prompts_per_step}.",
     )
-    yield (
-      advantage.gain_over == "before" or rollout.prompts_per_step >= 2 * loss.minibatches,
-      f"config.advantage.gain_over={advantage.gain_over!r} with config.rollout.prompts_per_step="
-      f"{rollout.prompts_per_step}, config.loss.minibatches={loss.minibatches}: the results of another question are "
-      "drawn within a mini-batch, so each needs two prompts. Raise prompts_per_step.",
-    )
 
   def _judges(self) -> Rules:
     names = [field.name for field in dataclasses.fields(Judge)]
