@@ -207,6 +207,8 @@ def _chosen(episode: structs.Episode, tokens: str, parser, tokenizer) -> list[np
       queries += [segment.query] if segment.query else []
       continue
     answers = [answer] if (answer := parser.answer(segment.text)) else []
+    # Of a turn with several calls the queries are joined, see the agents' recipes.
+    queries = [part for one in queries for part in ([one] if one in segment.text else one.split("; "))]
     phrases = dict(all=[], queries=queries, answers=answers, thought=queries + answers)[tokens]
     in_phrase = _inside(segment.ids, phrases, tokenizer)
     masks.append(in_phrase if tokens in ("queries", "answers") else ~in_phrase)

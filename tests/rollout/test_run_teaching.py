@@ -21,12 +21,13 @@ ASKED = "<think> Ann? Or who. </think><search> who </search>"
 RESULTS = '\n\n<information>Doc 1(Title: "T") Ann.</information>\n\n'
 
 
-def taught(answer="Ann", step=1, steps=10, opening="", asked=ASKED, **how):
+def taught(answer="Ann", step=1, steps=10, opening="", asked=ASKED, query="who", **how):
   """The text of the taught tokens, and their weight."""
   turns = [(MODEL, asked), (ENVIRONMENT, RESULTS), (MODEL, f"<answer> {answer} </answer>")]
   episode = Episode.from_text(RECIPE, EXAMPLE, turns)
   prompt = dataclasses.replace(episode.segments[0], text=episode.segments[0].text + opening)
-  episode = dataclasses.replace(episode, segments=(prompt, *episode.segments[1:]))
+  rest = [dataclasses.replace(one, query=query) if one.query else one for one in episode.segments[1:]]
+  episode = dataclasses.replace(episode, segments=(prompt, *rest))
   config = config_lib.default_config()
   config.steps = steps
   config.loss.teacher.update(dict(path="x", **how))
@@ -41,6 +42,8 @@ def test_the_tokens_that_are_taught():
   assert [taught(tokens=kind)[0] for kind in ("queries", "answers")] == ["who", "Ann"]  # "who" of the search only
   muses = "<answer> Bob </answer>?</think><search> who </search>"  # in a thought that the chat template opened
   assert taught(tokens="answers", opening="<think>\n", asked=muses)[0] == "Ann"
+  several = "<search> Bob </search><search> who </search>"  # calls of one turn
+  assert taught(tokens="queries", asked=several, query="Bob; who")[0] == "Bobwho"
   assert taught(tokens="thought")[0] == ASKED.replace(" who </search>", "  </search>") + "<answer>  </answer>"
 
 
