@@ -133,6 +133,8 @@ def test_what_there_is_to_search_chooses_the_config(tmp_path, monkeypatch):
   from_python.train(workdir=tmp_path / "run", corpus=tmp_path / "documents", steps=7)
   from_python.train(workdir=tmp_path / "run", corpus="http://localhost:1")
   from_python.train(workdir=tmp_path / "run")
+  with pytest.raises(ValueError, match="'sft' of --config has the settings of `ragrl sft`"):
+    from_python.train("care:sft", tmp_path / "run")
   searches, remote, alone = configs
   assert (searches.preset, remote.preset, alone.preset) == ("paper", "paper", "r1")
   assert remote.retrieval.index == "http://localhost:1" and not alone.retrieval.index and searches.steps == 7

@@ -4,7 +4,7 @@ On several hosts, run the same command on each. Use --distributed if JAX can fin
 else --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All hosts must be able to write to OUT.
 """
 
-from absl import app, flags
+from absl import flags
 from tqdm import tqdm
 
 from ragrl_jax.cli import commands, host_flags
@@ -21,12 +21,7 @@ WORKDIR = flags.DEFINE_string(
 
 def main():
   """Runs `ragrl train`."""
-  variant = flags.FLAGS["config"].config_filename.partition(":")[2]
-  if tuned := {"sft", "reward_model"}.intersection(variant.split(",")):
-    raise app.UsageError(
-      f"the variant {tuned.pop()!r} of --config has the settings of `ragrl sft`, which fine-tunes. `ragrl train` "
-      "learns from rewards: leave it out."
-    )
+  from_python.refuse_tuned(flags.FLAGS["config"].config_filename)
   malloc.limit()
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value)

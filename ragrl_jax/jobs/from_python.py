@@ -68,6 +68,8 @@ def train(
     ValueError: there is no such setting; or as in jobs/train.py.
   """
   workdir = pathlib.Path(workdir)
+  if isinstance(config, str):
+    refuse_tuned(config)
   index = _index(corpus, workdir.parent, say) if corpus else ""
   if not config:
     config = _default("" if index or (settings or {}).get("retrieval.index") else ",r1")
@@ -76,6 +78,19 @@ def train(
   if reward is not None:
     prepared = prepared_lib.with_reward(prepared, reward)
   return trained(prepared, workdir, on_step=on_step, say=say, **options)
+
+
+def refuse_tuned(config: str) -> None:
+  """Refuses a config, as in `--config`, whose variant has the settings of `sft`: its rates are no rates of RL.
+
+  Raises:
+    ValueError: it has such a variant.
+  """
+  if tuned := {"sft", "reward_model"}.intersection(config.partition(":")[2].split(",")):
+    raise ValueError(
+      f"the variant {tuned.pop()!r} of --config has the settings of `ragrl sft`, which fine-tunes. `ragrl train` "
+      "learns from rewards: leave it out."
+    )
 
 
 def trained(
