@@ -45,6 +45,13 @@ def test_commands_in_the_pages_have_the_flags_that_they_need():
   assert len(given) > 2 and all("--paper" in words for words in given), given
 
 
+def test_no_help_is_wider_than_a_page():
+  """Two lines of a command that a backslash joins in the source would be one, if the docstring were not raw."""
+  for path in (*ROOT.glob("ragrl_jax/cli/*.py"), *ROOT.glob("ragrl_jax/recipes/*/*.py")):
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert all(len(line) <= 120 for line in text.splitlines()), path
+
+
 def test_the_site_has_five_groups_of_pages_and_no_page_is_long():
   index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
   groups = dict(re.findall(r":caption: ([^\n]*)\n:maxdepth: 1\n\n(.*?)\n```", index, re.DOTALL))

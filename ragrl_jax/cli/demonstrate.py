@@ -1,9 +1,10 @@
-"""Writes demonstrations for ragrl sft, without a model, from questions with marked supporting passages:
+r"""Writes demonstrations for ragrl sft, without a model, from questions with marked supporting passages:
 
   ragrl demonstrate --config arena --data QUESTIONS --out SFT.jsonl.gz --examples 500
   ragrl demonstrate --config search_r1 --data QUESTIONS --out SFT.jsonl.gz \
     --config.retrieval.index=INDEX --config.model.path=Qwen/Qwen2.5-7B
-  ragrl sft --config search_r1:sft --config.data.train=SFT.jsonl.gz --workdir out/sft
+  ragrl sft --config search_r1:sft --config.data.train=SFT.jsonl.gz --workdir out/sft \
+    --config.model.path=Qwen/Qwen2.5-7B
 
 The recipe's script plays the model: it searches in the index of config.retrieval, quotes the sentence with the answer,
 and answers. The recipe is arena, care, lear, search_r1, veritas or when_to_search. A question that cannot be shown this

@@ -1,4 +1,4 @@
-"""Keeps the correct transcripts of sampled evaluations, for ragrl sft (rejection sampling):
+r"""Keeps the correct transcripts of sampled evaluations, for ragrl sft (rejection sampling):
 
   for seed in 1 2 3 4 5; do ragrl evaluate --config CONFIG --checkpoint MODEL --sample \
     --config.seed=$seed --data QUESTIONS --out out/sampled/$seed; done

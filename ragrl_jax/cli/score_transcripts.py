@@ -1,4 +1,4 @@
-"""Scores transcripts or predictions of other systems:
+r"""Scores transcripts or predictions of other systems:
 
   ragrl score --system research --transcripts TRANSCRIPTS.jsonl --data QUESTIONS.jsonl.gz \
     --model qwen2.5-7b --out out/research/hotpotqa
