@@ -19,8 +19,9 @@ from ragrl_jax.data import readers
 from ragrl_jax.models import hub
 from ragrl_jax.report import metric_tables
 from ragrl_jax.report import page as page_lib
+from ragrl_jax.run import rollback
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.store import changes, metrics, row_files, sums, versions
+from ragrl_jax.store import changes, jsonl, metrics, row_files, sums, versions
 
 _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
@@ -82,7 +83,7 @@ def write(
     _lead(config, base, tuned=tuned),
     "## Training\n\n" + _table(("", ""), _training(run, config, rows, step, tuned=tuned)),
     "## Data\n\n" + _data(config),
-    "## Settings\n\n" + _settings(run, config, baseline),
+    "## Settings\n\n" + _settings(run, config, baseline, step),
     "## Scores\n\n" + _scores(scores),
     "## Limits\n\n" + "\n".join(f"- {line}" for line in _limits(config, scores)),
     "## Licence\n\n" + (markdown(licence) if licence else "None was given."),
@@ -125,8 +126,10 @@ def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bo
   cost = metrics.cost_of_rows(rows, config.log.price_per_hour)
   hours, price = cost.get("cost/hours", 0.0), cost.get("cost/price")
   phases = [f"{n.removeprefix('cost/hours/')} {cost[n]:.2f}".replace("_", " ") for n in cost if "/hours/" in n]
+  returns = sum(rollback.TO in row for row in rows)
   lines = [
     ("Steps", f"{step:,} of {config.steps:,}"),
+    *([("Returns to earlier weights", f"{returns}, each at half the learning rate")] if returns else []),
     *([] if tuned else [("Episodes", f"{step * episodes:,}, {episodes:,} per step")]),
     *([("Trained tokens", f"{tokens:,.0f}")] if tokens else []),
     *([("Time", f"{hours:.2f} h" + f" ({', '.join(phases)})" * (len(phases) > 1))] if hours else []),
@@ -169,9 +172,14 @@ def _sources(part: str) -> list[tuple[str, str, str]]:
     return [(markdown(pathlib.PurePath(part).name), "the file no longer exists", "")]
 
 
-def _settings(run: pathlib.Path, config: Settings, baseline: Settings) -> str:
+def _settings(run: pathlib.Path, config: Settings, baseline: Settings, step: int) -> str:
   lines = [(f"`{path}`", _value(is_now), _value(was)) for path, is_now, was in differing(config, baseline)]
   texts = [f"The text of `{path}` is from the user's own file." for path in changes.wordings_of(run)]
+  if jsonl.read_object(run / changes.CONTENTS).get("reward.function"):
+    texts.append("The reward is a function of the user's own, in place of the recipe's terms.")
+  if (record := run / changes.CHANGES).is_file():
+    made = [row for row in jsonl.read(record, torn_end=True) if row["step"] < step]
+    texts += [f"Changed after step {row['step']}: {', '.join(f'`{name}`' for name in row['changes'])}." for row in made]
   what = "differ from those of the recipe's preset"
   table = _table(("Setting", "This run", "Preset"), lines)
   return "\n\n".join([f"These settings {what}:\n\n{table}" if lines else f"No settings {what}.", *texts])

@@ -104,6 +104,19 @@ def test_settings_are_compared_with_the_presets_and_a_users_own_switches_listed(
   assert "| `switches.quote_weight` | 0.5 |" in section(text, "Settings")
 
 
+def test_what_the_settings_do_not_show_is_told(tmp_path):
+  folder = run(tmp_path / "run", recipe="search_r1")
+  assert "of the user's own" not in written(folder) and "earlier weights" not in written(folder)
+  (folder / changes.CONTENTS).write_text('{"reward.function": "0123456789abcdef"}')
+  changes.record(folder, 3, {"optimizer.learning_rate": (1e-6, 1e-5)})
+  rows = [*metrics.read_metrics(folder), {"step": 5, "rollback/to": 2}]
+  (folder / metrics.FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+  text = written(folder)
+  assert "The reward is a function of the user's own, in place of the recipe's terms." in section(text, "Settings")
+  assert "Changed after step 3: `optimizer.learning_rate`." in text and "Changed after" not in written(folder, step=3)
+  assert "| Returns to earlier weights | 1, each at half the learning rate |" in text.splitlines()
+
+
 def test_scores_have_n_and_intervals(tmp_path):
   folder = run(tmp_path / "run", recipe="veritas", retrieval__index=str(tmp_path), judge__kind="lexical")
   before = dict(n=300, em=0.2, em_interval=[0.15, 0.25], searches=0.0)
