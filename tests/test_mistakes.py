@@ -169,6 +169,18 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
         run(config)
 
 
+def test_an_evaluation_looks_for_no_model_that_only_the_training_reads(tmp_path, monkeypatch):
+  (tmp_path / "config.json").write_text("{}")  # enough of a model folder to be found
+  (tmp_path / "model.safetensors").write_bytes(b"")
+  config = config_lib.default_config()
+  config.model.path, config.loss.teacher.path = "out/base", "out/teacher"  # gone; written like names on the hub
+  prepare = mock.Mock(side_effect=StopIteration)
+  monkeypatch.setattr(evaluate.prepared_lib, "prepare", prepare)
+  with pytest.raises(StopIteration):
+    evaluate.opened(config, tmp_path, "none.jsonl", tmp_path / "out")
+  assert prepare.call_args.args[0].model.path == str(tmp_path)
+
+
 def test_a_run_of_an_unregistered_recipe_names_the_way_out():
   for of in (recipes.switches, recipes.presets, recipes.get):
     with pytest.raises(ValueError, match="no recipe 'quoter'.*--config with the file that registers it"):

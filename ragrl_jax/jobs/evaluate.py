@@ -102,18 +102,20 @@ def opened(
 
   Arguments and errors are those of `evaluate`.
   """
-  config = hub.pinned(settled(config, checkpoint))
+  config = settled(config, checkpoint)
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
       "either a checkpoint answers (--checkpoint) or a model behind a server (config.endpoint.model): name one of them."
     )
   # ---- settings and questions: everything that can be refused before weights and index are read ---------------------
   if checkpoint is None:  # a server has the weights, so there are no shape and no devices to prepare
+    config = hub.pinned(config, training=False)
     source, prepared, recipe = None, None, prepared_lib.recipe(config)
     endpoint_player.check(config, recipe)
   else:
     checkpoint = hub.with_commit(checkpoint, "--checkpoint")
     config, source = chosen(config, checkpoint)
+    config = hub.pinned(config, training=False)  # not before: the run's own model may be here no more
     prepared = prepared_lib.prepare(config, purpose="play")
     recipe = prepared.recipe
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
@@ -411,8 +413,10 @@ def _as_trained(config: Settings, run: pathlib.Path) -> Settings:
   if not (run / "config.json").exists():
     return config
   trained = settings_lib.of(config_lib.of_run(run))
-  is_gone = not pathlib.Path(trained.model.path).is_dir() and not hub.is_name(trained.model.path)
-  path = config.model.path if config.model.path and is_gone else trained.model.path  # the run's base has moved
+  base = trained.model.path
+  is_name = hub.is_name(base) and hub.parts(base)[1]  # a run stores names on the hub with their commits
+  is_gone = not pathlib.Path(base).is_dir() and not is_name
+  path = config.model.path if config.model.path and is_gone else base  # the run's base has moved
   # Each of these changes the train state: layers, adapters, moments, a critic.
   arrays = {name: getattr(trained, name) for name in ("optimizer", "loss", "advantage", "critic")}
   tokenizer = config.prompting.tokenizer or trained.prompting.tokenizer

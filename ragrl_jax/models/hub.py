@@ -108,10 +108,11 @@ def in_cache(where: str | os.PathLike) -> pathlib.Path:
   return pathlib.Path(path).parent if isinstance(path, str) else pathlib.Path(where)
 
 
-def pinned(config: Settings, workdir: str | os.PathLike | None = None) -> Settings:
+def pinned(config: Settings, workdir: str | os.PathLike | None = None, *, training: bool = True) -> Settings:
   """The settings, in which names have their commits: those of the run in `workdir`, else the present ones.
 
-  It downloads settings and tokenizers, but no weights. With several hosts, all must call it.
+  It downloads settings and tokenizers, but no weights. With several hosts, all must call it. Without `training` no
+  teacher is looked for.
 
   Raises:
     ValueError: see `folder`; or the run's config.json is damaged.
@@ -119,7 +120,7 @@ def pinned(config: Settings, workdir: str | os.PathLike | None = None) -> Settin
   settings_named = SETTINGS | {f"judges.{term}.path": "config" for term in config.judges}
   commits = {}
   for setting, part in settings_named.items():
-    where = fields.at(config, setting)
+    where = fields.at(config, setting) if training or setting != "loss.teacher.path" else ""
     if where and is_name(where):
       commits[setting] = _of_run(workdir, setting, where) or with_commit(where, f"config.{setting}", part)
     elif where and part != "tokenizer" and _NAME.fullmatch(where):
