@@ -12,6 +12,7 @@ import pytest
 
 import ragrl_jax
 from ragrl_jax import recipes
+from ragrl_jax.models import hub
 from ragrl_jax.recipes import recipe as recipe_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -43,6 +44,11 @@ def test_commands_in_the_pages_have_the_flags_that_they_need():
   pages = [ROOT / "README.md", *(ROOT / "docs" / "howto").glob("*.md")]
   given = [words for page in pages for words in re.findall(r"ragrl tables (--[^`\n]*)", page.read_text("utf-8"))]
   assert len(given) > 2 and all("--paper" in words for words in given), given
+
+
+def test_the_page_on_models_lists_the_settings_that_take_a_name_on_the_hub():
+  page = (ROOT / "docs" / "howto" / "model.md").read_text(encoding="utf-8")
+  assert [name for name in hub.SETTINGS if f"`config.{name}`" not in page] == []
 
 
 def test_no_help_is_wider_than_a_page():
