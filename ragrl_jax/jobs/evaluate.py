@@ -240,8 +240,9 @@ def evaluator(
     (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured. If more questions
     failed than a step of the run may (max_failed_share), these are only their numbers, and a warning is logged.
   """
-  if isinstance(config, prepared_lib.Prepared):
-    config, recipe = config.settings, config.recipe
+  prepared = config if isinstance(config, prepared_lib.Prepared) else None
+  if prepared is not None:
+    config, recipe = prepared.settings, prepared.recipe
   else:
     config = settings_lib.of(config)
     recipe = prepared_lib.recipe(config)
@@ -252,6 +253,9 @@ def evaluator(
     examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
     what = f"config.data.evaluate={config.data.evaluate}"
     questions.check_passages(config, recipe, examples, what)
+    if prepared is not None:  # now, and not when the run has reached its first evaluation, which may be its end
+      fitting = questions.fitting(config, prepared, examples)
+      questions.check_room(config, prepared.tokenizer, recipe, fitting, what)
     questions.say_trained_on(config, examples, what, hub=True)
 
   def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:

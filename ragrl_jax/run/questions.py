@@ -13,6 +13,7 @@ from ragrl_jax.data import digests, readers, stream
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run.player import Answerer
+from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.settings import Settings
 from ragrl_jax.store import episodes
 
@@ -227,7 +228,9 @@ def _say_left_out(what: str, path: str, left: int, of: int, rule: str) -> None:
     logging.warning("%s=%s: %d of %d questions are left out (config.data.%s=True).", what, path, left, of, rule)
 
 
-def fitting(config: Settings, player: Answerer, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
+def fitting(
+  config: Settings, player: Answerer | Prepared, examples: Sequence[structs.Example]
+) -> Sequence[structs.Example]:
   """With config.data.cut_middle, shortens passages until every prompt leaves room for max_new_tokens.
 
   The longest passage loses as many tokens from its middle as needed, then the next longest. The evidence does not

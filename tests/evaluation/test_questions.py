@@ -11,7 +11,7 @@ from ragrl_jax import recipes, settings
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
-from ragrl_jax.run import questions, rewards
+from ragrl_jax.run import prepared, questions, rewards
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Episode, Example, Passage
 
@@ -58,6 +58,16 @@ def test_held_out_questions_that_an_outage_failed_have_no_scores(tmp_path, monke
   config.retrieval.max_failed_share = 0.5
   monkeypatch.setattr(evaluate, "keep", lambda *_: None)
   assert measure()["evaluation/em"] == 1.0
+
+
+@pytest.mark.parametrize("cut, words", [(False, "evaluate=.*no prompt fits"), (True, "its question alone is")])
+def test_held_out_questions_without_room_are_refused_before_the_run_begins(tmp_path, cut, words):
+  asked = [Example("q", "Who " * 500, ("a",), PASSAGES)]
+  writers.write_examples(tmp_path / "dev.jsonl", asked)
+  config = config_lib.default_config()
+  config.data.update(dict(evaluate=str(tmp_path / "dev.jsonl"), cut_middle=cut))
+  made = prepared.Prepared(settings.of(config), recipes.get("care", instructions="none"), ByteTokenizer(), None, None)
+  refused(words, evaluate.evaluator, made)
 
 
 def test_prompts_that_are_too_long_and_unanswerable_questions_are_left_out(tmp_path, caplog):
