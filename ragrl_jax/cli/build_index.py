@@ -35,8 +35,8 @@ def main() -> int:
     metavar="JSON",
     help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing',
   )
-  parser.add_argument("--chunk_tokens", type=int, default=0, help="tokens of a passage (documents in files: 100)")
-  parser.add_argument("--chunk_overlap", type=int, default=0, help="tokens that it shares with the previous one (12)")
+  parser.add_argument("--chunk_tokens", type=int, default=0, help="tokens of a passage (documents: 100, 12 shared)")
+  parser.add_argument("--chunk_overlap", type=int, default=0, help="of these, shared with the previous passage")
   parser.add_argument("--chunk_tokenizer", default="words", help="words, or a folder with a tokenizer.json")
   parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a separate server")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
