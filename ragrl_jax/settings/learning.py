@@ -331,7 +331,7 @@ class Reward(Section, path="reward"):
 class Optimizer(Section, path="optimizer"):
   """AdamW, or Muon for the hidden matrices and AdamW for the rest, a hybrid's delta layers among it."""
 
-  kind: str = setting("adamw", "Muon leaves adapters and delta layers to AdamW", choices=("adamw", "muon"))
+  kind: str = setting("adamw", "muon: adapters and delta layers are left to AdamW", choices=("adamw", "muon"))
   learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0, most=0.5)
   warmup_steps: int = setting(0, "length of the warm-up, from 0 on a straight line", unit="optimiser steps", least=0)
   schedule: str = setting(

@@ -101,7 +101,7 @@ class Data(Section, path="data"):
   train: str = setting("", 'training questions: FILE (JSON, CSV, Parquet …), folder, glob or "hf:name/subset/split"')
   hard: str = setting("", "for a recipe with a curriculum: the hard questions; `train` has the easy ones")
   evaluate: str = setting("", "held-out questions")
-  max_examples: int = setting(0, "the first questions, this many, are read; 0: all", unit="questions", least=0)
+  max_examples: int = setting(0, "most questions to read, from the first on; 0: all", unit="questions", least=0)
   drop_unanswerable: bool = setting(False, "skip training questions that are marked as unanswerable (MS MARCO)")
   drop_long: bool = setting(False, "skip training questions whose prompt leaves no room for rollout.max_new_tokens")
   cut_middle: bool = setting(False, "in evaluation: cut passages in the middle if a turn would not fit")
