@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
+from ragrl_jax.core.text import forms
 from ragrl_jax.data import digests, writers
 from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, SEARCH, THOUGHT, Agent, boxed
@@ -58,7 +59,7 @@ def turns(text: str, system: str) -> Turns:
   adapter = AGENTS[system]
   if start := _ASSISTANT.search(text):
     text = text[start.end() :]
-  text = _ENDS.sub(lambda run: "" if run.end() == len(run.string) else run[0], text)
+  text = forms.without_last(_ENDS, text)
   result: Turns = []
   opening = _opening(adapter)
   while begun := opening.search(text):

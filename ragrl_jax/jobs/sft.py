@@ -18,6 +18,7 @@ import numpy as np
 from flax import nnx
 
 from ragrl_jax import settings, structs
+from ragrl_jax.core.text import forms
 from ragrl_jax.data import readers
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, row_layout
@@ -209,9 +210,9 @@ def tokenised(
     )
   # Texts of other tools may end with EOS and padding. They would be trained as the letters that they are spelled with.
   spelled = "|".join(re.escape(tokenizer.control_names[i]) for i in (*tokenizer.eos_ids, tokenizer.pad_id))
-  runs = re.compile(rf"(?:(?:{spelled})\s*)+")  # with \Z at its end, many runs would take quadratic time
-  last = lambda run: "" if run.end() == len(run.string) else run[0]
-  turns = [(owner, runs.sub(last, text) if owner == structs.MODEL else text) for owner, text in example.meta["turns"]]
+  ends = re.compile(rf"(?:(?:{spelled})\s*)+")
+  without = lambda owner, text: forms.without_last(ends, text) if owner == structs.MODEL else text
+  turns = [(owner, without(owner, text)) for owner, text in example.meta["turns"]]
   episode = structs.Episode.from_text(recipe, example, turns, tokenizer=tokenizer)
   if structs.opened(episode.segments[:1]):
     prompt, *said = episode.segments

@@ -177,9 +177,8 @@ def _settings(run: pathlib.Path, config: Settings, baseline: Settings, step: int
   texts = [f"The text of `{path}` is from the user's own file." for path in changes.wordings_of(run)]
   if jsonl.read_object(run / changes.CONTENTS).get("reward.function"):
     texts.append("The reward is a function of the user's own, in place of the recipe's terms.")
-  if (record := run / changes.CHANGES).is_file():
-    made = [row for row in jsonl.read(record, torn_end=True) if row["step"] < step]
-    texts += [f"Changed after step {row['step']}: {', '.join(f'`{name}`' for name in row['changes'])}." for row in made]
+  made = [row for row in changes.accepted(run) if row["step"] < step]
+  texts += [f"Changed after step {row['step']}: {', '.join(f'`{name}`' for name in row['changes'])}." for row in made]
   what = "differ from those of the recipe's preset"
   table = _table(("Setting", "This run", "Preset"), lines)
   return "\n\n".join([f"These settings {what}:\n\n{table}" if lines else f"No settings {what}.", *texts])

@@ -198,6 +198,12 @@ def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, An
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
+def accepted(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """What `record` wrote to a run's folder, in its order."""
+  path = workdir / CHANGES
+  return [*jsonl.read(path, torn_end=True)] if path.is_file() else []
+
+
 def _is_free(name: str, config: Settings, waits_for_held_out: bool) -> bool:
   name = name.partition(" (")[0]  # "data.train (its contents)"
   # Held-out questions are also measured at config.steps.

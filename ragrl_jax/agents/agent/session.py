@@ -153,26 +153,26 @@ class Session:
         raise Refused(400, message, param="stop")
       record = self._find_record(request)
       most = request.sampling.max_new_tokens if request.limited else None
-      begun = structs.THINK * thinks(request, self._reading.tokenizer)
+      inside = thinks(request, self._reading.tokenizer)
       outside = lambda text: call_texts.outside(text)[1] == len(text)  # in a thought, a call's mark ends nothing
-      ends = lambda text: any(stop in text for stop in request.stops) or outside(begun + text)
+      ends = lambda text: any(stop in text for stop in request.stops) or outside(structs.THINK * inside + text)
       segment = await record.talk.generate(stop=stops, max_new_tokens=most, ends=ends)
       if not segment.ids:
         self._forget(record)
         raise self._full()
       self.requests += 1
-      return self._as_reply(record, request, segment)
+      return self._as_reply(record, request, segment, inside)
 
-  def _as_reply(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
+  def _as_reply(self, record: _Record, asked: Asked, segment: structs.Segment, inside: bool) -> Piece:
     """The reply as the client sees it. The record then expects this reply in the next request's history."""
-    reading, inside = self._reading.tokenizer, thinks(asked, self._reading.tokenizer)
-    text = TextStream(reading, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends, thinks=inside)
+    tokenizer = self._reading.tokenizer
+    text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends, thinks=inside)
     text.feed(segment.ids)
     finish = "length" if segment.stop in ("length", "budget") else "stop"
     stop = text.stop if text.stop in asked.stops else None
     piece = Piece(0, text.piece(last=True), segment.ids, segment.logprobs, finish, stop)
     if asked.kind == CHAT:
-      said = Replies(asked, MODEL, None, reading).whole([piece])["choices"][0]["message"]
+      said = Replies(asked, MODEL, None, tokenizer).whole([piece])["choices"][0]["message"]
       begun = "" if asked.tools.forced else asked.opened  # the message already contains the beginning of a forced call
       self.calls += len(said.get("tool_calls", ()))
       said["content"] = begun + (said["content"] or "")

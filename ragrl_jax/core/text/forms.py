@@ -58,3 +58,8 @@ def well_formed(text: str) -> str:
   except UnicodeEncodeError:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
   return text
+
+
+def without_last(runs: re.Pattern[str], text: str) -> str:
+  r"""The text without the run of the pattern that ends it. With \Z in the pattern, many runs take quadratic time."""
+  return runs.sub(lambda run: "" if run.end() == len(text) else run[0], text)
