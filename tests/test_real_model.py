@@ -136,12 +136,14 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
 
   def questions(em):
     columns = dict.fromkeys(("source", "cover_em", "outcome", "num_searches"), [0] * len(em))
-    return columns | dict(source=[""] * 4, id=[*"abcd"], ended=["answer"] * 4, em=em, f1=em)
+    return columns | dict(source=[""] * 4, id=[*"abcd"], ended=["answer"] * 4, em=em, f1=em, found_answer=[1, 1, 0, 0])
 
   right = dict(untrained=[0, 0, 0, 0], sft=[1, 0, 0, 0], rl=[1, 1, 1, 0])
-  known = dict(system="arena", name="arena", commit="", jax="", devices="1 x cpu", steps=2, episodes=16, minutes=1)
+  known = dict(
+    system="arena", name="arena", commit="", jax="", devices="1 x cpu", steps=2, episodes=16, played=32, minutes=1
+  )
   for seed in range(2):
-    record = dict(run=known | dict(seed=seed), curves=dict(em=[(0, 0.25), (2, 0.75)]), shown=None)
+    record = dict(run=known | dict(seed=seed), curves=dict(entropy=[(1, 0.25), (2, 0.75)]), shown=None)
     record |= dict(evaluations={}, questions={})
     for state, em in right.items():
       for how in ("greedy", "sampled"):
@@ -149,7 +151,9 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
         record["questions"][f"{state}_{how}"] = questions(em)
     (tmp_path / f"arena_{seed}.json").write_text(json.dumps(record))
   text = results("--records", tmp_path)
-  assert "2 seeds, 4 test questions, 2 steps of RL (16 episodes), 1 x cpu" in text
+  assert "2 seeds, 4 test questions, 2 steps of RL (16 episodes of 32 played), 1 x cpu" in text
+  assert "found an answer, greedy: untrained 0.000, after demonstrations 0.500, after RL 1.000." in text
+  assert "first → last step: entropy of a token 0.25 → 0.75 and 0.25 → 0.75." in text
   assert "| after RL | 0.750 | 0.750 | 0.750 | 0.750 | 9 |" in text
   assert "- RL beside after demonstrations, greedy: EM +0.500 [" in text
 

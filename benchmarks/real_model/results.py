@@ -29,14 +29,19 @@ OWN = dict(
   arena={"right passages cited": "measure/fact_em", "all terms perfect": "terms/bonus"},
   care={"verbatim quotes": "terms/retrieval", "format": "terms/format"},
   lear={"evidence tokens": "measure/extract_tokens", "EM from the evidence": "measure/em_from_evidence"},
-  search_r1={"searches": "searches", "wasted": "wasted_searches"},
-  veritas={"searches": "searches", "thoughts that follow": "terms/information_think"},
-  when_to_search={"searches": "searches", "wasted": "wasted_searches"},
+  search_r1={"searches": "searches", "wasted": "wasted_searches", "answer found": "found_answer"},
+  veritas={"searches": "searches", "answer found": "found_answer", "thoughts that follow": "terms/information_think"},
+  when_to_search={"searches": "searches", "wasted": "wasted_searches", "answer found": "found_answer"},
 )
 # Curves over the steps of training, where the run has them: name → key of metrics.jsonl.
 CURVES = dict(
   em="evaluation/em", cited="evaluation/measure/fact_em", searches="evaluation/searches", sampled_em="outcome",
   no_reasoning="unearned/no_reasoning", zero_spread="zero_spread_groups", entropy="entropy",
+)  # fmt: skip
+# Those of the training's own episodes, of which the first and the last step are printed.
+TRAINED = dict(
+  sampled_em="sampled exact match", entropy="entropy of a token", zero_spread="groups without spread",
+  no_reasoning="replies without reasoning",
 )  # fmt: skip
 # Claims of docs/papers.md that miniatures refuted or did not decide, and that two states of one run can speak to:
 # system, claim, (state, value) with and without, and the least difference that was stated there.
@@ -49,6 +54,7 @@ CLAIMS = (
   ),
 )  # fmt: skip
 KEPT = ("id", "source", "ended", "em", "f1", "cover_em", "outcome", "num_searches")  # of a question's row
+FOUND = "found_answer"  # of a question whose searches are known: whether their results name a gold answer
 
 Record = Mapping[str, Any]
 
@@ -94,7 +100,13 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     run |= {key: version[key] for key in ("commit", "jax", "devices")}
     run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
     run["episodes"] = run["steps"] * config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
-    run["minutes"] = round(sum(json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")) / 60)
+    if drawn := sum(row.get("groups/drawn", 0) for row in metrics):  # dynamic sampling trains some of them
+      run["played"] = round(drawn * config["rollout"]["group_size"])
+    spent = {path.stem: json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")}
+    # A run that was interrupted took all of its steps, and `done` has the seconds of its last start.
+    steps = sum(row.get(f"seconds/{phase}", 0) for row in metrics for phase in ("step", "evaluate", "checkpoint"))
+    spent["reinforcement_learning"] = max(steps, spent.get("reinforcement_learning", 0))
+    run["minutes"] = round(sum(spent.values()) / 60)
     ended = [f"{state}_{mode}" for state in STATES for mode in HOW]
     ended = [key for key in ended if (seed / "evaluations" / key / "metrics.json").exists()]
     evaluations = {
@@ -190,11 +202,12 @@ def section(name: str, seeds: Sequence[Record]) -> str:
   metrics = {key: [seed["evaluations"][key] for seed in seeds if key in seed["evaluations"]] for key in ended}
   own = {head: key for head, key in OWN[runs[0]["system"]].items() if all(key in one for one in metrics["rl_greedy"])}
   n = int(metrics["rl_greedy"][0]["n"])
+  played = f" of {_each(runs, 'played')} played" if all("played" in run for run in runs) else ""
   lines = [
     f"### {name}",
     "",
     f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {n} test questions, {_each(runs, 'steps')} steps of RL"
-    f" ({_each(runs, 'episodes')} episodes), {runs[0]['devices']}, {_each(runs, 'minutes')} minutes in all.",
+    f" ({_each(runs, 'episodes')} episodes{played}), {runs[0]['devices']}, {_each(runs, 'minutes')} minutes in all.",
     "",
     "| | EM greedy | EM sampled | F1 greedy | F1 sampled | tokens a reply | " + " | ".join(own) + " |",
     "|---" * (6 + len(own)) + "|",
@@ -213,6 +226,15 @@ def section(name: str, seeds: Sequence[Record]) -> str:
         shown = [difference(measure, compared[measure]) for measure in ("em", "f1")]
         count = f", {len(with_both)} of {len(seeds)} seeds" * (len(seeds) > 1)
         lines.append(f"- RL beside {STATES[before]}, {mode}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
+  em_where_found = {said: _em_where_found(seeds, state) for state, said in STATES.items()}
+  if found := [f"{said} {em:.3f}" for said, em in em_where_found.items() if em is not None]:
+    lines.append(f"- Exact match where the searches found an answer, greedy: {', '.join(found)}.")
+  if ends := [
+    f"{said} {' and '.join(f'{points[0][1]:.2f} → {points[-1][1]:.2f}' for points in known)}"
+    for curve, said in TRAINED.items()
+    if (known := [seed["curves"][curve] for seed in seeds if curve in seed["curves"]])
+  ]:
+    lines.append(f"- Training's own episodes, first → last step: {', '.join(ends)}.")
   if shown := max((seed["shown"] for seed in seeds if seed["shown"]), key=len, default=None):  # best before and after
     which = (
       "A question that only RL's model answers" if "sft" in shown else "A training question, sampled in the last step"
@@ -222,6 +244,13 @@ def section(name: str, seeds: Sequence[Record]) -> str:
       fence = "`" * max(3, 1 + max(map(len, re.findall("`+", "".join(shown[state]))), default=0))
       lines += ["", f"{STATES[state][0].upper()}{STATES[state][1:]}:", "", fence, *shown[state], fence]
   return "\n".join(lines)
+
+
+def _em_where_found(seeds: Sequence[Record], state: str) -> float | None:
+  """The exact match of the greedy questions of a state whose searches found an answer; None if it is not known."""
+  columns = [seed["questions"].get(f"{state}_greedy", {}) for seed in seeds]
+  em = [em for one in columns for em, found in zip(one.get("em", []), one.get(FOUND, [])) if found]
+  return sum(em) / len(em) if em else None
 
 
 def difference(measure: str, result: Mapping[str, Any]) -> str:
@@ -275,6 +304,8 @@ def questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
   rows = [*jsonl.read(predictions)]
   rounded = lambda value: round(value, 3) if isinstance(value, float) else value
   columns = {name: [rounded(row[name]) for row in rows] for name in KEPT}
+  if any(row.get(FOUND) is not None for row in rows):
+    columns[FOUND] = [row.get(FOUND) for row in rows]
   for key in OWN[system].values():
     kind, _, name = key.rpartition("/")
     if values := [row.get({"measure": "measures"}.get(kind, kind), {}).get(name) for row in rows if kind]:
