@@ -44,7 +44,7 @@ def systems(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
   """The folders of each system. Folders without settings, runs, and transcripts of no known model stand alone.
 
   Raises:
-    ValueError: see `read`; or two folders of one system have the same questions, and are not seeds of an evaluation.
+    ValueError: see `read`; or two folders of one system have the same questions, and the same seed of the samples.
   """
   folders_of: dict[str, list[pathlib.Path]] = {}
   for folder in folders:
@@ -57,10 +57,11 @@ def systems(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
     folders_of.setdefault(json.dumps([identity, sampling_key], sort_keys=True), []).append(folder)
   for group in folders_of.values():
     questions_of: dict[Any, pathlib.Path] = {}
-    seeds = isinstance(_settings(group[0]).get("sampling"), Mapping)
-    for folder in group if len(group) > 1 and not seeds else ():
+    for folder in group if len(group) > 1 else ():
+      sampling = _settings(folder).get("sampling")
+      seed = sampling.get("seed") if isinstance(sampling, Mapping) else None
       for row in episodes_lib.read_folder(folder):
-        if (other := questions_of.setdefault((row["source"], row["id"]), folder)) is not folder:
+        if (other := questions_of.setdefault((seed, row["source"], row["id"]), folder)) is not folder:
           raise ValueError(
             f"{other} and {folder} have answers of one system to the same question {row['id']!r}, and both would be "
             "counted: name one of them, or run the command for each (--episodes)."

@@ -4,7 +4,7 @@ import re
 import urllib.parse
 from typing import Any
 
-_ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://(?:(?!,[A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>])+""")
+_ADDRESS = re.compile(r"""(?<![\w+.-])[\w+.-]++://(?:(?!,[A-Za-z][\w+.-]*+://)[^\s"'<>])+""")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
 _NAME = re.compile(r"(?<=[?&;#])[^=&;#]*(?==)")  # of a parameter of the query or the fragment
 _CAPITALS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # "AWSAccessKeyId" → AWS, Access, Key, Id

@@ -123,3 +123,5 @@ def test_only_folders_of_one_system_are_pooled(tmp_path):
   assert played_rows.systems(given) == [[nq, hotpot], [other], [wider], *([one] for one in unknown), drawn]
   again = folder("x/again", "1", data="nq", **how)
   refused("nq and .*again have answers of one system to the same question '1'", played_rows.systems, [nq, again])
+  twice = folder("seed_0_again", "1", **how | dict(sampling=dict(temperature=1.0, seed=0)))
+  refused("seed_0 and .*again have answers", played_rows.systems, [*drawn, twice])
