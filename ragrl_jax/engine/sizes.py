@@ -9,6 +9,7 @@ from ragrl_jax.parallel import rules
 from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS, Rollout
 
 MIN_WIDTH = 8  # tokens; narrower extensions save nothing
+MIN_HALF = 64  # tokens; below it an extension of half the width is not worth a program of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +21,11 @@ class Sizes:
     rows: C ≥ W, the most conversations in the cache. A new episode waits while the cache is full.
     context: the most tokens of a conversation.
     chunk: the most steps of a decode call. A step samples one token per lane, after the tokens kept from a draft.
-    prefill: tokens that one extension prefills per conversation. If at most a quarter of that is missing, a narrower
-      extension is used.
+    prefill: tokens that one extension prefills per conversation. If at most half or a quarter of that is missing, a
+      narrower extension is used.
     page: tokens per page.
     pages: pages of the cache; 0: enough for `rows` conversations of `context` tokens, and for some prompts.
-    prefill_rows: conversations per extension and replica. A narrow extension has four times as many.
+    prefill_rows: conversations per extension and replica. A narrower extension has two or four times as many.
     replicas: parts of the engine. Each has all weights, and its own lanes and pages.
     kv_dtype: dtype of keys and values, see `models.cache.layout`.
     speculate: tokens of a draft; 0: no drafts.
@@ -92,14 +93,15 @@ class Sizes:
   @property
   def widths(self) -> dict[int, int]:
     """Width of an extension → its conversations per replica. The widest comes first."""
-    widths = {self.prefill: self.prefill_rows}
-    if self.prefill >= MIN_WIDTH * 4:
-      widths[self.prefill // 4] = self.prefill_rows * 4  # as many tokens per call as the wide one
-    return widths
+    # Each has as many tokens per call. Without the half, results of a search just above a quarter filled .3 of a row.
+    least = {1: 1, 2: MIN_HALF, 4: MIN_WIDTH}
+    return {
+      self.prefill // part: self.prefill_rows * part for part, width in least.items() if self.prefill >= width * part
+    }
 
   def width(self, missing: int) -> int:
     """Width of the extension for the next tokens. It depends only on the number of missing tokens."""
-    # With widths 32 and 8, 40 missing tokens are added as 32 + 8, 20 in one extension of 32, and 5 in one of 8.
+    # With widths 128, 64 and 32, 140 missing tokens are added as 128 + 32, 90 in one of 128, and 50 in one of 64.
     return min(width for width in self.widths if width == self.prefill or missing <= width)
 
 

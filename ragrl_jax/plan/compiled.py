@@ -364,7 +364,8 @@ class _Compiler:
     work = load_lib.engine(config, c, self.load, engines, replicas=sizes.replicas, weights=held, **paged)
     remembered = 2 * layout.memory_bytes / tensor  # a step reads and writes a lane's
     fill = dict(work=work.fill_flops, hbm=work.fill_bytes + PREFILL_ROWS * remembered, pages=work.fill_bytes - held)
-    for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
+    widest, *narrower = sizes.widths.items()
+    for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), (widest, *narrower[-1:])):
       arguments = ints(n, width), ints(n, 3), ints(n, sizes.table)
       self.add(
         f"engine: {name}",
