@@ -29,8 +29,8 @@ def test_members_of_a_group_need_not_be_neighbours_and_std_floor_by_hand():
   got = advantages.group_relative(rewards, jnp.array([7, 4, 7, 4, 7]), eps=0.0)
   np.testing.assert_allclose(got, [-1.0, 0.0, 0.0, 0.0, 1.0], rtol=1e-6)
   # LEAR's example {0.49, 0.51} has population std 0.01: ∓1 without a floor, ∓0.01 / 0.1 with the floor 0.1.
-  for how, want in ((dict(), 1.0), (dict(std_floor=0.1), 0.1)):
-    got = advantages.group_relative(jnp.array([0.49, 0.51]), jnp.array([0, 0]), std="population", eps=0.0, **how)
+  for floor, eps, want in ((0.0, 0.0, 1.0), (0.1, 0.0, 0.1), (0.1, 0.1, 0.05)):  # eps is added to the floor
+    got = advantages.group_relative(jnp.array([0.49, 0.51]), ONE[:2], std="population", std_floor=floor, eps=eps)
     np.testing.assert_allclose(got, [-want, want], rtol=1e-4)
 
 
@@ -60,13 +60,13 @@ def test_shift_scale_and_order(rewards, order, shift):
 
 
 def test_gae_by_hand():
-  # Trained tokens 0, 1, 3; token 2 is retrieved text. gamma .5, lam .5, V = (1, 2, ·, 3), r = (0, 0, ·, 4).
-  # t=3: delta = 4 - 3 = 1, A = 1.  t=1: delta = 0 + .5·3 - 2 = -.5, A = -.5 + .25·1 = -.25.
-  # t=0: delta = .5·2 - 1 = 0, A = .25·(-.25) = -.0625.  Returns A + V: .9375, 1.75, ·, 4.
+  # Trained tokens 0, 1, 3; token 2 is retrieved text. gamma .5, lam .2, V = (1, 2, ·, 3), r = (0, 0, ·, 4).
+  # t=3: delta = 4 - 3 = 1, A = 1.  t=1: delta = 0 + .5·3 - 2 = -.5, A = -.5 + .1·1 = -.4.
+  # t=0: delta = .5·2 - 1 = 0, A = .1·(-.4) = -.04.  Returns A + V: .96, 1.6, ·, 4.
   rewards, values = jnp.array([[[0.0, 0.0, 9.0, 4.0]], [[1.0, 2.0, 9.0, 3.0]]])
-  got, returns = advantages.gae(rewards, values, jnp.array([[1, 1, 0, 1]]), gamma=0.5, lam=0.5)
-  np.testing.assert_allclose(got, [[-0.0625, -0.25, 0.0, 1.0]], rtol=1e-6)
-  np.testing.assert_allclose(returns, [[0.9375, 1.75, 0.0, 4.0]], rtol=1e-6)
+  got, returns = advantages.gae(rewards, values, jnp.array([[1, 1, 0, 1]]), gamma=0.5, lam=0.2)
+  np.testing.assert_allclose(got, [[-0.04, -0.4, 0.0, 1.0]], rtol=1e-6)
+  np.testing.assert_allclose(returns, [[0.96, 1.6, 0.0, 4.0]], rtol=1e-6)
 
 
 def test_gae_ignores_untrained_tokens():
@@ -80,16 +80,13 @@ def test_gae_ignores_untrained_tokens():
     np.testing.assert_array_equal(a[:, ~on], np.zeros((1, 4)))
 
 
-IDS = jnp.array([3, 1, 3, 9, 1])
-
-
 def test_sizes_constant_and_informative_groups_by_hand():
   # Groups: 3 → (0.5, 0.5), 1 → (0, 1), 9 alone.
-  np.testing.assert_array_equal(groups.sizes(IDS), [2, 2, 2, 1, 2])
-  values = jnp.array([0.5, 0, 0.5, 7, 1.0])
-  np.testing.assert_array_equal(groups.constant(values, IDS), [True, False, True, True, False])
+  ids, values = jnp.array([3, 1, 3, 9, 1]), jnp.array([0.5, 0, 0.5, 7, 1.0])
+  np.testing.assert_array_equal(groups.sizes(ids), [2, 2, 2, 1, 2])
+  np.testing.assert_array_equal(groups.constant(values, ids), [True, False, True, True, False])
   # An informative group keeps all its episodes.
-  np.testing.assert_array_equal(groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])
+  np.testing.assert_array_equal(groups.informative(np.array([1, 0, 1, 1, 1]), ids), [False, True, False, False, True])
 
 
 def test_equal_up_to_rounding_is_constant():

@@ -143,13 +143,14 @@ def test_metrics_of_parts_add_up():
 
 
 def test_value_loss_by_hand():
-  # Old value 0, clip .5, return 2. Value 1 is clipped to .5: errors 1 and 2.25; the loss is half the larger.
-  # Value .2 is not clipped: (1.8)^2 / 2.
-  args = jnp.array([[1.0, 0.2, 7.0]]), jnp.zeros((1, 3)), jnp.full((1, 3), 2.0), jnp.array([[1, 1, 0]])
+  # Old values 0, clip .5. Value 1, return 2: clipped to .5, errors 1 and 2.25; the loss is half the larger. Value .2 is
+  # not clipped: (1.8)^2. Value -1, return -2: as the first. Value 1, return -2: errors 9 and, clipped, 6.25.
+  values, returns = jnp.array([[[1.0, 0.2, -1.0, 1.0, 7.0]], [[2.0, 2.0, -2.0, -2.0, 2.0]]])
+  args = values, jnp.zeros((1, 5)), returns, jnp.array([[1, 1, 1, 1, 0]])
   got = value_loss(*args, clip=0.5, aggregation="token_mean")
-  np.testing.assert_allclose(got, (2.25 / 2 + 1.8**2 / 2) / 2, rtol=1e-6)
+  np.testing.assert_allclose(got, (2.25 + 1.8**2 + 2.25 + 9.0) / 2 / 4, rtol=1e-6)
   got = value_loss(*args, clip=None, aggregation="seq_mean_token_sum")
-  np.testing.assert_allclose(got, 1.0 / 2 + 1.8**2 / 2, rtol=1e-6)
+  np.testing.assert_allclose(got, (1.0 + 1.8**2 + 1.0 + 9.0) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("how, word", [
