@@ -37,15 +37,11 @@ def test_which_parameters_decay_and_which_use_muon():
   assert optimizer.decayed(PARAMS) == dict(embedding=True, final_norm=False, layers=layers)
   layers = dict(q="muon", q_norm="adamw", q_bias="adamw", experts_up="muon")
   assert optimizer.kinds(PARAMS) == dict(embedding="adamw", final_norm="adamw", layers=layers)
-
-
-def test_a_hybrids_delta_layers_decay_as_the_others_do():
-  shapes = dict(
-    qkv=(2, 4, 6), down=(2, 8, 4), conv=(2, 4, 1, 6), log_decay=(2, 3), mlp_norm=(2, 4), qkv_lora_a=(2, 4, 1)
-  )
-  params = dict(delta={name: jnp.ones(shape) for name, shape in shapes.items()})
-  decayed = dict(qkv=True, down=True, conv=True, log_decay=False, mlp_norm=False, qkv_lora_a=True)
-  assert optimizer.decayed(params) == dict(delta=decayed)
+  # A hybrid's delta layers decay as the others do.
+  matrices = dict(qkv=(2, 4, 6), down=(2, 8, 4), conv=(2, 4, 1, 6), qkv_lora_a=(2, 4, 1))
+  shapes = matrices | dict(log_decay=(2, 3), mlp_norm=(2, 4))
+  decayed = optimizer.decayed(dict(delta={name: jnp.ones(shape) for name, shape in shapes.items()}))
+  assert decayed == dict(delta={name: name in matrices for name in shapes})
 
 
 def test_muon_takes_each_expert_as_a_matrix_of_its_own():
@@ -77,14 +73,17 @@ def test_decay_alone_pulls_matrices_only(kind):
   assert not any(np.ptp(x) for x in found)
 
 
-def test_the_clip_uses_the_norm_of_all_gradients():
-  made = optimizer.make(OptimizerSettings(learning_rate=0.5, weight_decay=0.0, clip_norm=1.0, b1=0.0, b2=0.0))
+def test_the_clip_uses_the_norm_of_all_gradients_but_those_of_a_value_head_with_a_clip_and_a_rate_of_its_own():
+  of = lambda rate, clip: OptimizerSettings(learning_rate=rate, clip_norm=clip, weight_decay=0.0, b1=0.0, b2=0.0)
+  made, params = optimizer.make(of(0.5, 1.0), head=of(0.25, 2.0)), PARAMS | dict(value_head=jnp.ones(4))
   # Adam divides by |g|, so the test reads the state: the first moment is the clipped gradient.
-  grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), PARAMS)
-  _, state = made.update(grads, made.init(PARAMS), PARAMS)
+  grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), params)
+  updates, state = made.update(grads, made.init(params), params)
+  found = [float(updates[name].ravel()[0]) for name in ("embedding", "value_head")]
+  assert found == pytest.approx([-0.5, -0.25])
   moments = [x for x in jax.tree.leaves(state) if x.ndim]
   size = sum(x.size for x in jax.tree.leaves(PARAMS))
-  assert any(np.allclose(m, 1 / size**0.5) for m in moments)
+  assert any(np.allclose(m, 1 / size**0.5) for m in moments) and any(np.allclose(m, 2 / 4**0.5) for m in moments)
 
 
 def test_muon_of_stacked_layers_is_muon_of_each():
@@ -106,10 +105,13 @@ def test_muon_of_stacked_layers_is_muon_of_each():
 
 
 def test_adamw_is_optax():
-  grads = jax.tree.map(lambda x: jnp.linspace(-1, 1, x.size).reshape(x.shape), PARAMS)
-  made = optimizer.make(OptimizerSettings(learning_rate=1e-3, weight_decay=0.0, clip_norm=0.0))
-  theirs = optax.adamw(1e-3, weight_decay=0.0)
-  with jax.numpy_dtype_promotion("standard"):
-    want, _ = theirs.update(grads, theirs.init(PARAMS), PARAMS)
-  got, _ = made.update(grads, made.init(PARAMS), PARAMS)
+  """Over two steps: the update of the first is the gradient's sign, whatever the moments' decays are."""
+  grads, how = jax.tree.map(lambda x: jnp.linspace(-1, 1, x.size).reshape(x.shape), PARAMS), dict(b1=0.8, b2=0.95)
+  made = optimizer.make(OptimizerSettings(learning_rate=1e-3, weight_decay=0.0, clip_norm=0.0, **how))
+  theirs = optax.adamw(1e-3, weight_decay=0.0, **how)
+  two, their_two = made.init(PARAMS), theirs.init(PARAMS)
+  for given in (grads, jax.tree.map(lambda g: 3 * g, grads)):
+    with jax.numpy_dtype_promotion("standard"):
+      want, their_two = theirs.update(given, their_two, PARAMS)
+    got, two = made.update(given, two, PARAMS)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
