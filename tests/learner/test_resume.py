@@ -30,4 +30,5 @@ def test_resume_is_exact(tmp_path, kind):
   for step in range(host["step"], 4):
     resumed, metrics = small.update(again, resumed, batches(step))
   jax.tree.map(np.testing.assert_array_equal, state, resumed)
-  assert metrics["optimizer_step"] == 4
+  rate = 1e-2 * (0.1 + 0.9 * (1 + 0.5**0.5) / 2)  # of the fourth step, a quarter of the way from the peak to a tenth
+  assert (metrics["optimizer_step"], metrics["learning_rate"]) == (4, pytest.approx(rate))
