@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from ragrl_jax import structs
 from ragrl_jax.learner import advantages, packing, row_layout
@@ -193,8 +194,7 @@ def test_weighted_sequences_for_sft():
   (batch,) = packing.pack_items([item], rows=1, lengths=(5,)).blocks
   np.testing.assert_array_equal(batch.loss_mask, [[False, True, False, True, False]])
   np.testing.assert_allclose(batch.advantages, [[0, 0.3, 0, 1.0, 0]])
-  with pytest.raises(ValueError, match="demonstration 1: 2 ids with 1 weights"):
-    packing.of_demonstration([1, 2], [1], number=1)
+  refused("demonstration 1: 2 ids with 1 weights", packing.of_demonstration, [1, 2], [1], number=1)
 
 
 @pytest.mark.parametrize("rows, lengths, word", [
@@ -202,16 +202,13 @@ def test_weighted_sequences_for_sft():
   (1, (1,), "at least 2"), (1, (7,), r"episode 4\.1 \(example 'e7'\) has 8 tokens, the longest row 7.*row_lengths"),
 ])  # fmt: skip
 def test_impossible_shapes_are_refused(rows, lengths, word):
-  with pytest.raises(ValueError, match=word):
-    pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
+  refused(word, pack, [episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
 
 
 def test_log_probabilities_must_match_the_tokens():
   broken = dataclasses.replace(episode(), segments=(structs.Segment(structs.MODEL, (1, 2), "", logprobs=(-1.0,)),))
-  with pytest.raises(ValueError, match="2 ids and 1 log-probabilities"):
-    pack([broken], [(1.0,)], rows=1, lengths=(8,))
-  with pytest.raises(ValueError, match="3 rewards for 2 model segments"):
-    pack([episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))
+  refused("2 ids and 1 log-probabilities", pack, [broken], [(1.0,)], rows=1, lengths=(8,))
+  refused("3 rewards for 2 model segments", pack, [episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))
 
 
 def reply(prompt, said, group, number=0):
