@@ -8,6 +8,7 @@ import pytest
 import small_engine as kit
 from flax import nnx
 from patience import reached
+from refusals import refused
 from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
@@ -30,8 +31,10 @@ def test_recorded_logprobs_equal_a_forward_pass_over_the_whole_conversation(how)
   assert sum(len(e.segments) > 3 for e in episodes) > 6
 
 
-def test_greedy_takes_the_likeliest_token_and_records_temperature_one():
+def test_greedy_takes_the_likeliest_token_as_filters_do_that_leave_one_and_records_temperature_one():
   (episode,) = rollout(engine(), temperature=0.6).run(requests(1, 1), step=0, greedy=True)
+  for how in (dict(top_k=1), dict(top_p=1e-6)):
+    assert kit.drawn(rollout(engine(), **how).run(requests(1, 1), step=0)[0])[0] == kit.drawn(episode)[0]
   np.testing.assert_allclose(*kit.scored(episode), atol=1e-5)
   ids, first = kit.padded(episode), len(episode.segments[0].ids)
   assert ids[0, first] == np.argmax(kit._forward(0)(ids)[0, first - 1])
@@ -209,29 +212,21 @@ def test_pages_are_not_freed_during_a_turn_that_nothing_awaits():
 def test_weights_do_not_change_under_an_open_conversation():
   e = engine()
   submitted(e, [1, 2, 3])
-  with pytest.raises(ValueError, match="open"):
-    e.load(e.weights, version=8)
+  refused("open", e.load, e.weights, version=8)
   kit.finished(e)
-  with pytest.raises(ValueError, match="open"):
-    e.load(e.weights, version=8)
+  refused("open", e.load, e.weights, version=8)
   e.close(0)
   e.load(e.weights, version=7)
 
 
 def test_messages_that_do_not_match_the_conversation_are_refused():
   e = engine()
-  refuse = lambda word: pytest.raises(ValueError, match=word)
-  with refuse("not open"):
-    e.submit(Turn(0))
-  with refuse("at least one token"):
-    e.open(Open(0, (), (1, 2)))
+  refused("not open", e.submit, Turn(0))
+  refused("at least one token", e.open, Open(0, (), (1, 2)))
   submitted(e, [1, 2, 3])
-  with refuse("turn under way"):
-    e.submit(Turn(0))
-  with refuse("no open conversation has"):
-    e.open(Open(0, (1,), (1, 2)))
-  with refuse("not open"):
-    e.open(Open(1, (1,), (1, 2), parent=5))
+  refused("turn under way", e.submit, Turn(0))
+  refused("no open conversation has", e.open, Open(0, (1,), (1, 2)))
+  refused("not open", e.open, Open(1, (1,), (1, 2), parent=5))
   e.reset()
   e.close(0)  # a late message: after an error the conversation is closed already
   assert not e._conversations and not e.busy
