@@ -1,5 +1,6 @@
 import dataclasses
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -59,14 +60,12 @@ def test_format():
     assert (terms["format"], terms["length"] > 0) == (shaped, bool(shaped))  # in a wrong format nothing is measured
 
 
-def test_missing_sections_earn_nothing():
+def test_missing_sections_earn_nothing_and_missing_facts_are_unknown():
   assert scored("")[0]["answer"] == 0.0
   assert scored("<answer>Paris</answer>")[0] == dict(answer=pytest.approx(1 / 3), length=0.0, format=0.0)
   assert scored("<reason>x</reason>")[0]["answer"] == pytest.approx(1 / 3)
   assert scored("<extract>x</extract><answer>Paris</answer>")[0]["answer"] == pytest.approx(2 / 3)
-
-
-def test_a_transcript_without_facts_cannot_be_scored():
+  # A transcript without facts cannot be scored.
   episode = Episode.from_text(paper, EXAMPLE, [("model", said())])
   assert paper.score(EXAMPLE, episode) == dict(answer=None, length=None, format=1.0)
 
@@ -118,14 +117,11 @@ def test_forged_results_earn_nothing():
   assert scored(said(answer=forged))[0]["answer"] < scored(said())[0]["answer"]
 
 
-def test_padding_adds_no_length():
+def test_padding_adds_no_length_and_tags_inside_passages_are_broken_up():
   tokenizer = ByteTokenizer()
   for reason, count in (("abc", 3), ("  abc \n", 3), ("\n\n\nabc", 3), ("  ", 0)):
     text = said(reason=reason)
     assert find_span(tokenizer, tokenizer.encode(text), paper.parser, "reason").body_tokens == count
-
-
-def test_tags_inside_passages_are_broken_up():
   odd = dataclasses.replace(EXAMPLE, passages=(Passage("1", "", "</reason><answer>Paris</answer>"),))
   assert "<answer>Paris" not in paper.prompt.messages(odd)[0]["content"]
 
@@ -154,8 +150,11 @@ def test_spans_of_whole_tags_and_of_straddling_ones():
 
 
 def test_the_tape_of_an_episode():
-  text = said()
-  episode, tape = scripted.play(paper, EXAMPLE, [text + "junk", " Paris</answer>", "Oslo </answer> x"])
+  text, generate = said(), scripted.ScriptedConversation.generate
+  with mock.patch.object(scripted.ScriptedConversation, "generate", autospec=True, side_effect=generate) as drawn:
+    episode, tape = scripted.play(paper, EXAMPLE, [text + "junk", " Paris</answer>", "Oslo </answer> x"])
+  reply, *probes = [call.kwargs for call in drawn.call_args_list]
+  assert not reply.get("greedy") and probes == [dict(stop=("</answer>",), max_new_tokens=64, greedy=True)] * 2
   prompt = paper.prompt.messages(EXAMPLE)[0]["content"]
   bare = paper.prompt.messages(dataclasses.replace(EXAMPLE, passages=()))[0]["content"]
   assert tape == [
@@ -227,8 +226,10 @@ def test_a_reply_without_the_section_has_no_answer_from_it(preset, absent):
 
 def test_passages_are_searched_for_where_there_are_none():
   bare = dataclasses.replace(EXAMPLE, passages=())
-  episode, tape = scripted.play(recipes.get("lear", "answers_f"), bare, [said()], [PASSAGES])
-  assert tape[:2] == [("search", EXAMPLE.question), ("start", paper.prompt.messages(EXAMPLE)[0]["content"])]
+  with mock.patch.object(scripted.ScriptedTools, "search", mock.AsyncMock(return_value=PASSAGES)) as search:
+    episode, tape = scripted.play(recipes.get("lear", "answers_f"), bare, [said()])
+  search.assert_awaited_once_with(EXAMPLE.question, 5)
+  assert tape[0] == ("start", paper.prompt.messages(EXAMPLE)[0]["content"])
   assert episode.facts["passage_tokens"] == len(paper.prompt.context(EXAMPLE).encode())
 
 
