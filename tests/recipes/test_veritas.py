@@ -3,6 +3,7 @@ import dataclasses
 import math
 import random
 import time
+from unittest import mock
 
 import fuzz_child
 import pytest
@@ -92,13 +93,9 @@ def test_notices_empty_queries_and_a_full_context():
 
 
 def test_a_failed_judge_fails_the_episode():
-  class Down(scripted.ScriptedTools):
-    async def judge(self, pairs, term=""):
-      raise ToolFailed("no judge")
-
-  policy = scripted.ScriptedPolicy(SAID)
-  with pytest.raises(ToolFailed):
-    asyncio.run(paper.play(EXAMPLE, policy, Down(policy, [[FILM], [TOWN]])))
+  down = mock.AsyncMock(side_effect=ToolFailed("no judge"))
+  with mock.patch.object(scripted.ScriptedTools, "judge", down), pytest.raises(ToolFailed):
+    scripted.play(paper, EXAMPLE, SAID, [[FILM], [TOWN]])
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------
@@ -221,6 +218,9 @@ def test_credit_goes_to_the_turn_with_the_thought():
   credit, terms = reward.credit(EXAMPLE, made), reward.score(EXAMPLE, made)
   assert credit == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
   assert sum(credit["information_think"]) == pytest.approx(terms["information_think"])
+  # With their weights, .05 and .02; the last turn also has the reward for the answer, which its thought holds.
+  (paid,) = rewards.score(reward, [EXAMPLE], [made], 1005)
+  assert paid.turns == pytest.approx((0.0, 0.05 / 3, 0.0, 0.05 / 6 + 1.02))
   assert reward.credit(EXAMPLE, episode(turns)) == {} and paper.credit is None
 
 
