@@ -31,29 +31,29 @@ class Scripted:
     return dict(kind="scripted")
 
 
+scored = lambda fused, k: [(p.id, p.score) for p in fused.search(["q"], k)[0]]
+
+
 def test_reciprocal_ranks_by_hand():
   first, second = Scripted(("a", 9.0), ("b", 8.0), ("c", 7.0)), Scripted(("c", 0.2), ("d", 0.1))
-  (found,) = fusion.Fused([first, second]).search(["q"], 10)
   # a: 1/61. b: 1/62. c: 1/63 + 1/61. d: 1/62, after b, which the first retriever found.
   want = dict(c=1 / 63 + 1 / 61, a=1 / 61, b=1 / 62, d=1 / 62)
-  assert [(p.id, p.score) for p in found] == [(name, pytest.approx(score)) for name, score in want.items()]
-  (found,) = fusion.Fused([first, second], weights=[3, 1], rrf_k=0, depth=2).search(["q"], 2)
-  # Of the first two each: a 3/1, b 3/2, c 1/1, d 1/2. But k = 2 keeps two.
-  assert [(p.id, p.score) for p in found] == [("a", 3.0), ("b", 1.5)]
+  assert scored(fusion.Fused([first, second]), 10) == [(name, pytest.approx(score)) for name, score in want.items()]
+  assert scored(fusion.Fused([first, second]), 1)[0][0] == "c"  # the third of the first ranking
+  # Of the first two each, although depth = 1: a 3/1, b 3/2, c 1/1, d 1/2. But k = 2 keeps two.
+  assert scored(fusion.Fused([first, second], weights=[3, 1], rrf_k=0, depth=1), 2) == [("a", 3.0), ("b", 1.5)]
   # What a ranking has twice counts at its first rank: b 1/2, and not 1/2 + 1/3.
   twice = Scripted(("a", 3.0), ("b", 2.0), ("b", 2.0))
-  (found,) = fusion.Fused([twice, Scripted(("b", 1.0))], rrf_k=0).search(["q"], 9)
-  assert [(p.id, p.score) for p in found] == [("b", 1.5), ("a", 1.0)]
+  assert scored(fusion.Fused([twice, Scripted(("b", 1.0))], rrf_k=0), 9) == [("b", 1.5), ("a", 1.0)]
 
 
 def test_weighted_scores_by_hand():
   first, second = Scripted(("a", 9.0), ("b", 8.0), ("c", 5.0)), Scripted(("c", 0.4), ("b", 0.3), ("d", 0.2))
-  (found,) = fusion.Fused([first, second], fusion="weighted", weights=[0.6, 0.4]).search(["q"], 10)
+  found = scored(fusion.Fused([first, second], fusion="weighted", weights=[0.6, 0.4]), 10)
   # The first scales to a 1, b 3/4, c 0; the second to c 1, b 1/2, d 0. b: .45 + .2; a: .6; c: 0 + .4; d: 0.
   want = dict(b=0.65, a=0.6, c=0.4, d=0.0)
-  assert [(p.id, p.score) for p in found] == [(name, pytest.approx(score)) for name, score in want.items()]
-  (found,) = fusion.Fused([Scripted(("a", 2.0))], fusion="weighted").search(["q"], 3)
-  assert [(p.id, p.score) for p in found] == [("a", 1.0)]  # one passage alone is the best one
+  assert found == [(name, pytest.approx(score)) for name, score in want.items()]
+  assert scored(fusion.Fused([Scripted(("a", 2.0))], fusion="weighted"), 3) == [("a", 1.0)]  # alone it is the best one
 
 
 def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
@@ -111,8 +111,7 @@ def test_equal_ids_of_two_corpora_are_two_passages(tmp_path, second):
   # Without a checksum the contents decide.
   by_text = [Scripted(("a", 1.0), ("b", 0.5)), Scripted(("a", 2.0), ("b", 1.0))]
   by_text[1]._found[1] = Passage("b", "", "other text", 1.0)
-  (found,) = fusion.Fused(by_text).search(["q"], 9)
-  assert [(p.id, p.score) for p in found] == [("a", 2 / 61), ("b", 1 / 62), ("b", 1 / 62)]
+  assert scored(fusion.Fused(by_text), 9) == [("a", 2 / 61), ("b", 1 / 62), ("b", 1 / 62)]
 
 
 def test_a_file_that_names_itself_is_refused(tmp_path):
