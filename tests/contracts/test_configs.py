@@ -222,6 +222,14 @@ def test_published_numbers():
   assert (cite.rollout.prompts_per_step, cite.rollout.group_size, cite.rollout.temperature) == (256, 7, 0.9)
   assert (cite.optimizer.learning_rate, cite.loss.kl, cite.loss.kl_coef) == (3e-6, "k2", 0.04)
   assert (cite.advantage.std, cite.advantage.eps) == ("sample", 1e-4)
+  assert ppo.optimizer.learning_rate == when.optimizer.learning_rate == 1e-6
+  lear, care = config_lib.load("lear"), config_lib.load("care")
+  assert (lear.steps, lear.rollout.prompts_per_step, lear.rollout.group_size, lear.retrieval.top_k) == (618, 128, 8, 5)
+  assert (lear.advantage.std, lear.advantage.std_floor, lear.advantage.eps) == ("population", 0.1, 0.0)
+  assert (lear.optimizer.learning_rate, lear.loss.kl, lear.loss.kl_coef, lear.loss.clip_high) == (1e-6, "k3", 0.01, 0.2)
+  assert (care.steps, care.rollout.prompts_per_step, care.rollout.group_size) == (350, 1024, 5)
+  assert (care.loss.minibatches, care.optimizer.learning_rate, care.loss.kl, care.loss.kl_coef) == (4, 1e-6, "k3", 1e-3)
+  assert {of.loss.aggregation for of in (lear, care)} == {"seq_mean_token_mean"}
   long = config_lib.load("care", "longbench").rollout
   assert (long.context - long.max_new_tokens, long.max_new_tokens) == (32_768, 4_096)
 
