@@ -92,5 +92,5 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
   by_term.think_search.kind = "reward_model"
   assert set(judging.of_terms(settings(), by_term, terms[:1])) == {"information_think"}
   refused("config.judge.path", judging.of_terms, settings(), by_term, terms)
-  with pytest.raises(ValueError, match="config.judges.think_answer sets treshold"):
-    judging.of_terms(settings(), dict(think_answer=dict(treshold=1.0)), ["think_answer"])
+  misspelt = dict(think_answer=dict(treshold=1.0))
+  refused("config.judges.think_answer sets treshold", judging.of_terms, settings(), misspelt, ["think_answer"])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.engine.messages import NO_SLOT, ConversationState, Group, Turn
@@ -13,15 +14,12 @@ from ragrl_jax.engine.sizes import Sizes
 def test_a_page_is_free_after_its_last_holder_has_released_it():
   pages = Pages(2)
   a, b = pages.take(), pages.take()
-  with pytest.raises(ValueError, match="all 2 pages are held"):
-    pages.take()
+  refused("all 2 pages are held", pages.take)
   assert pages.share([a]) == [a] and pages.shared(a) and not pages.shared(b)
   pages.release([a, b])
   assert pages.free == 1 and not pages.shared(a)
-  with pytest.raises(ValueError, match=rf"\[{b}\] are free"):
-    pages.release([b])
-  with pytest.raises(ValueError, match="are free"):
-    pages.share([b])
+  refused(rf"\[{b}\] are free", pages.release, [b])
+  refused("are free", pages.share, [b])
   pages.release([a])
   assert pages.free == 2
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_engine as kit
 from flax import nnx
+from refusals import refused
 from small_engine import requests, rollout
 
 from ragrl_jax.engine import sizes as sizes_lib
@@ -121,23 +122,18 @@ def test_replicas_exchange_nothing(replicas, tensor):
 
 
 def test_a_mesh_that_does_not_fit_is_refused():
-  with pytest.raises(ValueError, match=r"config\.rollout\.mesh\.tensor=4: .* 50258 rows .* Use 2"):
-    sizes_lib.check_model(4, 50_258, 4)
-  with pytest.raises(ValueError, match=r"config\.rollout\.mesh\.replicas=3, tensor=2.*8 devices"):
-    mesh_lib.of_engine(learners_mesh(), replicas=3, tensor=2)
-  with pytest.raises(ValueError, match="tensor=3"):
-    mesh_lib.of_engine(learners_mesh(), tensor=3)
-  with pytest.raises(ValueError, match="tensor=2"):
-    mesh_lib.of_engine(None, tensor=2)
+  refused(r"config\.rollout\.mesh\.tensor=4: .* 50258 rows .* Use 2", sizes_lib.check_model, 4, 50_258, 4)
+  says = r"config\.rollout\.mesh\.replicas=3, tensor=2.*8 devices"
+  refused(says, mesh_lib.of_engine, learners_mesh(), replicas=3, tensor=2)
+  refused("tensor=3", mesh_lib.of_engine, learners_mesh(), tensor=3)
+  refused("tensor=2", mesh_lib.of_engine, None, tensor=2)
   assert mesh_lib.of_engine(None) is None
   mesh = mesh_lib.of_engine(learners_mesh(), tensor=2)
   assert (mesh.shape["data"], mesh.shape["tensor"]) == (4, 2)
-  with pytest.raises(ValueError, match="lanes=6 on 4 replicas.*multiple of 4"):
-    Sizes(lanes=6, rows=8, context=8, replicas=4)
+  refused("lanes=6 on 4 replicas.*multiple of 4", Sizes, lanes=6, rows=8, context=8, replicas=4)
   made = sizes_lib.from_settings(Rollout(lanes=6, rows=9), mesh)  # a run's sizes are rounded up
   assert (made.lanes, made.rows, made.replicas) == (8, 12, 4)
   graphdef, params = nnx.split(kit.model())  # two key-value heads
   whole = mesh_lib.of_engine(learners_mesh(), tensor=4)
   engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**SIZES, replicas=2), mesh=whole)
-  with pytest.raises(ValueError, match=r"config\.rollout\.mesh\.tensor=4: the model's 2 key-value heads"):
-    engine.load(params, version=1)
+  refused(r"config\.rollout\.mesh\.tensor=4: the model's 2 key-value heads", engine.load, params, version=1)

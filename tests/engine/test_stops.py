@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from ragrl_jax.engine import stops
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
@@ -95,8 +96,7 @@ def test_thirty_strings_fit_into_a_mask():
   assert 0 < automaton.mask(strings) < 2**31
   for s in strings:
     assert run(automaton, s.encode(), automaton.mask(strings))[0][-1] == s
-  with pytest.raises(ValueError, match="at most 30"):
-    stops.Stops(ByteTokenizer(), [*strings, "x"], rows=258)
+  refused("at most 30", stops.Stops, ByteTokenizer(), [*strings, "x"], rows=258)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -149,10 +149,8 @@ def test_states_are_the_longest_matching_beginnings():
   (["a"], 200, "rows=200"),
 ])  # fmt: skip
 def test_invalid_stop_strings_are_refused(strings, rows, message):
-  with pytest.raises(ValueError, match=message):
-    stops.Stops(ByteTokenizer(), strings, rows=rows)
+  refused(message, stops.Stops, ByteTokenizer(), strings, rows=rows)
 
 
 def test_a_string_that_was_not_compiled_is_refused():
-  with pytest.raises(ValueError, match="name them in the recipe's `stops`"):
-    stops.Stops(ByteTokenizer(), ["a"], rows=258).mask(["a", "b"])
+  refused("name them in the recipe's `stops`", stops.Stops(ByteTokenizer(), ["a"], rows=258).mask, ["a", "b"])

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from refusals import refused
 
 from ragrl_jax import judging
 from ragrl_jax.judging import judge_api, lexical
@@ -18,22 +19,19 @@ def test_each_asks_once_for_what_needs_asking():
   assert asked == [[("p", "ab"), ("p", "a")]]
   refuse = lambda pairs: pytest.fail("asked")
   assert judge_api.each([], refuse) == [] and judge_api.each([("p", "")], refuse) == [0.0]
-  with pytest.raises(ValueError, match="shorter"):
-    judge_api.each([("p", "a"), ("p", "b")], lambda pairs: [1.0])
+  refused("shorter", judge_api.each, [("p", "a"), ("p", "b")], lambda pairs: [1.0])
 
 
 @pytest.mark.parametrize("wrong", ["text", ["ab"], [("a",)], [("a", "b", "c")], [("a", None)], [(1, "b")]])
 def test_only_pairs_of_strings_are_accepted(wrong):
-  with pytest.raises(ValueError, match="pair"):
-    judge_api.checked(wrong)
+  refused("pair", judge_api.checked, wrong)
 
 
 def test_right_answers_as_a_premise_and_thresholds():
   golds = ["Paris", "City of\n Light ", "", "Lutetia"]
   assert judge_api.golds(judge_api.references(golds)) == ["Paris", "City of Light", "Lutetia"]
   assert [judge_api.graded(0.5, 0.5), judge_api.graded(0.49, 0.5), judge_api.graded(0.3, 0.0)] == [1.0, 0.0, 0.3]
-  with pytest.raises(ValueError, match="config.judge.threshold"):
-    judge_api.in_range(1.5)
+  refused("config.judge.threshold", judge_api.in_range, 1.5)
 
 
 def test_load_returns_each_kind(tmp_path, monkeypatch):
@@ -48,11 +46,9 @@ def test_load_returns_each_kind(tmp_path, monkeypatch):
 
 
 def test_load_refuses():
-  with pytest.raises(ValueError, match="config.judge.prompt"):
-    judging.load(settings(prompt="vibes"))
+  refused("config.judge.prompt", judging.load, settings(prompt="vibes"))
   for kind, named in dict(oracle="kind", nli="path", reward_model="path", llm="model").items():
-    with pytest.raises(ValueError, match=f"config.judge.{named}"):
-      judging.load(settings(kind=kind))
+    refused(f"config.judge.{named}", judging.load, settings(kind=kind))
 
 
 def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
