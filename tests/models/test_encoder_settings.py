@@ -11,6 +11,7 @@ from ragrl_jax.models.encoder_settings import EncoderSettings
 
 NAMES = ("e5-base-v2", "bge-finetuned-on-my-data", "bge-small-zh", "gte-cls", "dpr-question", "Qwen3-Embedding", "x")
 INSTRUCTION = "Represent this sentence for searching relevant passages: "
+TASK = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 
 
 def sentence_transformers(path, modes, modules=("Transformer", "Pooling", "Normalize"), length=200, **told):
@@ -74,18 +75,17 @@ def test_a_file_names_the_family_before_the_folder_does(tmp_path):
   assert encoder_settings.settings_for(folder).query_prefix.endswith("检索相关文章：")
 
 
-@pytest.mark.parametrize("name, kind, pooling, query", [
-  ("e5-base-v2", "bert", "mean", "query: "), ("bge-large-en-v1.5", "bert", "cls", INSTRUCTION),
-  ("gte-base", "bert", "mean", ""), ("Qwen3-Embedding-0.6B", "qwen3", "last", "Instruct: Given a web search query"),
-  ("All-MiniLM-L6", "bert", "mean", ""),
-  ("question-encoder", "dpr", "cls", ""),  # the architecture says it
+@pytest.mark.parametrize("name, kind, want", [
+  ("e5-base-v2", "bert", ("mean", True, "query: ", "passage: ", 256)),
+  ("bge-large-en-v1.5", "bert", ("cls", True, INSTRUCTION)), ("gte-base", "bert", ("mean", True)),
+  ("Qwen3-Embedding-0.6B", "qwen3", ("last", True, TASK, "", 8192)),
+  ("All-MiniLM-L6", "bert", ("mean", True, "", "", 256, " ")),
+  ("question-encoder", "dpr", ("cls", False, "", "", 256, " [SEP] ")),  # the architecture says it
 ])  # fmt: skip
-def test_without_modules_a_family_gives_the_pooling(name, kind, pooling, query, tmp_path):
+def test_without_modules_a_family_gives_all_settings(name, kind, want, tmp_path):
   (tmp_path / name).mkdir()
   (tmp_path / name / "config.json").write_text(json.dumps(dict(model_type=kind)))
-  settings = encoder_settings.settings_for(tmp_path / name)
-  assert settings.pooling == pooling and settings.query_prefix.startswith(query)
-  assert settings.normalize == (kind != "dpr")
+  assert encoder_settings.settings_for(tmp_path / name) == EncoderSettings(*want)
 
 
 @pytest.mark.parametrize("name, kind", [("e5-mistral-7b-instruct", "mistral"), ("Qwen3-Embedding", "bert")])
