@@ -48,7 +48,7 @@ def test_load_returns_each_kind(tmp_path, monkeypatch):
 def test_load_refuses():
   refused("config.judge.prompt", judging.load, settings(prompt="vibes"))
   for kind, named in dict(oracle="kind", nli="path", reward_model="path", llm="model").items():
-    refused(f"config.judge.{named}", judging.load, settings(kind=kind))
+    refused(f"config.judge.{named}", lambda kind: judging.load(settings(kind=kind)), kind)
 
 
 def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
