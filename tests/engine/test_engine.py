@@ -238,6 +238,12 @@ def test_sizes_that_do_not_fit_are_refused(sizes):
     Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**(kit.SIZES | sizes)))
 
 
+def test_the_narrowest_extension_that_holds_the_missing_tokens_is_taken():
+  sizes = {prefill: Sizes(lanes=1, rows=1, context=512, prefill=prefill) for prefill in (128, 64, 16)}
+  assert [one.widths for one in sizes.values()] == [{128: 4, 64: 8, 32: 16}, {64: 4, 16: 16}, {16: 4}]
+  assert [sizes[128].width(missing) for missing in (140, 65, 64, 33, 32, 1)] == [128, 128, 64, 64, 32, 32]
+
+
 def test_an_engine_without_weights_says_so():
   e = Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
   with pytest.raises(ValueError, match="load"):
