@@ -331,10 +331,9 @@ def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: boo
   np.save(path / OFFSETS, np.memmap(raw_offsets, dtype=np.int64, mode="r"))
   raw_offsets.unlink()
   np.save(path / HASHES, np.asarray(ids))
+  _refuse_twins(path, np.asarray(ids))
   write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
-  corpus = Corpus(path)
-  _refuse_twins(corpus, np.asarray(ids))
-  return corpus
+  return Corpus(path)
 
 
 def _hash(name: str) -> int:
@@ -350,13 +349,14 @@ class Twice(ValueError):
     self.name, self.rows = name, rows
 
 
-def _refuse_twins(stored: Corpus, hashes: np.ndarray) -> None:
-  order = np.argsort(hashes, kind="stable")
+def _refuse_twins(path: pathlib.Path, hashes: np.ndarray) -> None:
+  order, offsets = np.argsort(hashes, kind="stable"), np.load(path / OFFSETS, mmap_mode="r")
+  rows = np.memmap(path / ROWS, dtype=np.uint8, mode="r")
+  name = lambda row: json.loads(rows[int(offsets[row]) : int(offsets[row + 1])].tobytes())[0]
   same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
   for first, second in sorted(zip(order[same].tolist(), order[same + 1].tolist())):
-    if stored[first].id == stored[second].id:  # otherwise the two ids only have the same hash
-      (stored.path / CARD).unlink()  # without its card the corpus counts as incomplete
-      raise Twice(stored[first].id, (first, second), f"passages {first} and {second}")
+    if name(first) == name(second):  # otherwise the two ids only have the same hash
+      raise Twice(name(first), (first, second), f"passages {first} and {second}")
 
 
 def checksum(passages: Iterable[Passage]) -> str:

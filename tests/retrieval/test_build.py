@@ -4,6 +4,7 @@ import json
 import os
 import time
 import types
+from unittest import mock
 
 import numpy as np
 import patience
@@ -149,15 +150,19 @@ def test_a_bad_row_leaves_no_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz"])
-def test_a_repeated_id_is_refused_with_both_lines(tmp_path, name):
+def test_a_repeated_id_is_refused_with_both_lines(tmp_path, name, monkeypatch):
   rows = [json.dumps(dict(id=f"p{i}", text="fact")) for i in (0, 1, 2, 3, 1, 4)]
   text = "\n".join([rows[0], "", *rows[1:]]).encode()  # a blank line is not a passage
   (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
   with pytest.raises(ValueError, match=rf"{name}:3 and .*{name}:6: the id 'p1' occurs twice"):
     build_index(tmp_path / name, "bm25", tmp_path / "i", progress=False)
   assert not (tmp_path / "i").exists()
+  again = lambda: build_index([Passage(i, "", "fact") for i in "aba"], "bm25", tmp_path / "i", progress=False)
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # killed before the ids are compared
+    patch.setattr(build.corpus_lib, "_refuse_twins", mock.Mock(side_effect=KeyboardInterrupt))
+    again()
   with pytest.raises(ValueError, match="passages 0 and 2: the id 'a' occurs twice"):
-    build_index([Passage(i, "", "fact") for i in "aba"], "bm25", tmp_path / "i", progress=False)
+    again()
 
 
 def test_a_build_that_stores_by_time_is_continued_too(tmp_path, monkeypatch):
