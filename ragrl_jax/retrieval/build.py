@@ -17,10 +17,11 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
-from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index, vectors
+from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index, load_index, vectors
 from ragrl_jax.retrieval import corpus as corpus_lib
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.cards import write_json
@@ -70,7 +71,7 @@ def build_index(
     shard_rows: most passages encoded between two saves of the progress.
     note_s: most seconds between two saves. A killed build loses at most this time plus one batch.
     threads: FAISS's threads during the build; None uses all cores.
-    overwrite: replace an index of another request.
+    overwrite: replace an index of another request, or a finished one that `load_index` refuses.
 
   Raises:
     ValueError: a bad row (with file and line), a bad setting, or the folder has an index of another request.
@@ -93,7 +94,7 @@ def build_index(
       raise ValueError(f"shard={number}/{of}: it must be one of 1/{of} to {of}/{of}.")
     contents = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
     request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(contents.encode()).hexdigest())
-  if _finished(out, request, overwrite=overwrite):
+  if _finished(out, request, encoder, overwrite=overwrite):
     return out
   out.mkdir(parents=True, exist_ok=True)
   write_json(out / REQUEST, request)
@@ -207,11 +208,14 @@ def _stored(
     raise
 
 
-def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) -> bool:
+def _finished(
+  out: pathlib.Path, request: dict[str, Any], encoder: str | os.PathLike | Encoder, *, overwrite: bool
+) -> bool:
   """Whether `out` holds the finished index of this request. Files of another request are removed.
 
   If only the FAISS settings differ, the vectors are kept. An unfinished folder needs no `overwrite` if only its FAISS
-  settings differ, or if its passages are not stored yet.
+  settings differ, or if its passages are not stored yet. With `overwrite`, a finished index that cannot be loaded is
+  removed.
   """
   if not out.exists() or not any(out.iterdir()):
     return False
@@ -220,9 +224,9 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   before, finished = json.loads((out / REQUEST).read_text(encoding="utf-8")), (out / INDEX).is_file()
   wanted = json.loads(json.dumps(request))
   differs = {name for name in wanted.keys() | before.keys() if before.get(name) != wanted.get(name)}
-  if not differs:
+  if not differs and not (overwrite and finished and _is_damaged(out, encoder)):
     return finished
-  same_vectors = differs <= {"factory", "options", "oversample"}
+  same_vectors = bool(differs) and differs <= {"factory", "options", "oversample"}
   free = not finished and (same_vectors or not (out / "corpus" / CARD).is_file())
   if not overwrite and not free:
     raise ValueError(
@@ -235,4 +239,14 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   if not same_vectors:
     shutil.rmtree(out / "corpus", ignore_errors=True)
     shutil.rmtree(out / "bm25", ignore_errors=True)
+  return False
+
+
+def _is_damaged(out: pathlib.Path, encoder: str | os.PathLike | Encoder) -> bool:
+  """Whether a finished index cannot be loaded, or a file of it differs from the one that was written."""
+  given = None if isinstance(encoder, str | os.PathLike) else encoder
+  try:
+    load_index(out, encoder=given, verify_bytes=sys.maxsize)
+  except ValueError:
+    return True
   return False

@@ -126,6 +126,16 @@ def test_another_faiss_index_keeps_the_vectors(tmp_path, monkeypatch):
   assert load_index(tmp_path / "i").describe()["factory"] == "HNSW8"
 
 
+@pytest.mark.parametrize("encoder, name", [("bm25", "corpus/passages.jsonl"), ("hashing", "vectors.npy")])
+def test_a_damaged_index_is_built_again_if_overwrite_is_given(tmp_path, encoder, name):
+  whole = files(build_index(some(20), encoder, tmp_path, progress=False))
+  (tmp_path / name).write_bytes(whole[name][:-1] + bytes([whole[name][-1] ^ 1]))
+  with pytest.raises(ValueError, match="build it again with --overwrite"):
+    load_index(tmp_path)
+  build_index(some(20), encoder, tmp_path, progress=False, overwrite=True)
+  assert files(tmp_path) == whole
+
+
 def test_a_changed_corpus_file_is_noticed(tmp_path):
   corpus = write(tmp_path / "c.jsonl", some(20))
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
