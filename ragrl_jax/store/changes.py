@@ -194,6 +194,7 @@ def refuse_others(
 
 def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
   """Appends the settings that changed at this step to the folder's changes.jsonl."""
+  jsonl.repair(workdir / CHANGES)
   with open(workdir / CHANGES, "a", encoding="utf-8", newline="\n") as file:
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
