@@ -94,7 +94,8 @@ class Checkpoints:
           self._arrays.save(part / STALE, args=ocp.args.StandardSave(older))
       if hosts.is_first():
         (part / "host.json").write_text(json.dumps(dict(host), allow_nan=False), encoding="ascii")
-        _to_disk(part / "host.json")
+        for path in part.rglob("*"):  # Orbax does not wait for its descriptions
+          _to_disk(path)
         sums.write(part)
         _to_disk(part)
         part.rename(self.path(step))

@@ -45,7 +45,9 @@ def same(a, b):
 HOST = {"cursor": 17, "share": 0.1 + 0.2, "text": "ü \u2028", "groups": [[1, None, True], {"x": -1e-30}]}
 
 
-def test_what_is_saved_is_restored_and_nothing_is_pickled(tmp_path):
+def test_what_is_saved_is_restored_and_nothing_is_pickled(tmp_path, monkeypatch):
+  on_disk, fsync = set(), os.fsync
+  monkeypatch.setattr(os, "fsync", lambda handle: on_disk.add(os.fstat(handle).st_ino) or fsync(handle))
   checkpoints = checkpoint.Checkpoints(tmp_path / "c", keep=2)
   assert checkpoints.latest() is None
   path = checkpoints.save(3, state(), HOST)
@@ -55,6 +57,7 @@ def test_what_is_saved_is_restored_and_nothing_is_pickled(tmp_path):
   again = checkpoint.Checkpoints(tmp_path / "c", keep=2)  # as another process would
   assert again.latest() == 3 and again.host() == HOST == json.loads((path / "host.json").read_text())
   files = [p for p in path.rglob("*") if p.is_file()]
+  assert {p.stat().st_ino for p in files} <= on_disk
   assert not [p for p in files if p.suffix in (".pkl", ".pickle", ".npy", ".npz", ".pt")]
   assert not [p for p in files if p.read_bytes()[:2] in (b"\x80\x03", b"\x80\x04", b"\x80\x05")]
 
