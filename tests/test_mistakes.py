@@ -151,6 +151,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (judge, "config.judge.path is empty", playing), (judge | {"judge.prompt": "none"}, "config.judge.prompt", playing),
     (judge | {"judge.path": "owner/name"}, f"config.judge.path{hub_name}", playing),
     (care | {"model.path": "owner/name"}, f"config.model.path{hub_name}", learning),
+    (care | {"model.path": f"{tmp_path}/run/model"}, "config.model.path=.*would be lost.*--workdir", learning),
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
     ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
     (care | {"loss.teacher.path": "policy", "loss.teacher.tokens": "queries"}, "care with .*asks no queries", alone),

@@ -22,7 +22,7 @@ from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import hf, lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import declared
-from ragrl_jax.run import player, prepared, saving
+from ragrl_jax.run import checks, player, prepared, saving
 from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import folders
@@ -100,7 +100,8 @@ def export(
 
   Raises:
     FileNotFoundError: there is no such checkpoint.
-    ValueError: the checkpoint is damaged, or it is of another model; or `out` holds a run, an evaluation or an index.
+    ValueError: the checkpoint is damaged, or it is of another model; or `out` holds a run, an evaluation or an index,
+      or the run's base.
   """
   folders.refuse_others(out)
   path = pathlib.Path(checkpoint)
@@ -111,6 +112,7 @@ def export(
   _, steps, step = evaluate.locate(path)
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = config or settings_of(steps.parent)
+  checks.written(config, pathlib.Path(out), "--out")
   tokenizer = prepared.tokenizer(config, None)
   shape = prepared.shape(config, tokenizer.vocab_size)
   if config.model.lora.rank or config.model.lora.path:

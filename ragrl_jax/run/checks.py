@@ -20,7 +20,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import detectors, environment_tools
-from ragrl_jax.settings import Settings
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import trackers
 
 PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS → extra of this package with its plugin
@@ -162,6 +162,17 @@ def context(config: Settings, shape: DecoderConfig) -> None:
       f"made for ({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a "
       "model with a longer context."
     )
+
+
+def written(config: Settings, folder: pathlib.Path, flag: str) -> None:
+  """No setting names the folder that a model is written to: its files would be lost. `flag` names the folder."""
+  for name in ("model.path", "model.lora.path", "loss.teacher.path", "prompting.tokenizer"):
+    place = pathlib.Path(value := fields.at(config, name)).resolve()
+    if value and (place.parent if place.is_file() else place) == folder.resolve():
+      raise ValueError(
+        f"config.{name}={value}: these files would be lost, because a model is written to {folder}: name another "
+        f"folder ({flag})."
+      )
 
 
 def adapters(config: Settings, shape: DecoderConfig) -> None:

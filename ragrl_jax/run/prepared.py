@@ -66,6 +66,7 @@ def prepare(
     return config
   settings = config_lib.validate(config, training=purpose == "rl")
   if workdir is not None:
+    checks.written(settings, pathlib.Path(workdir) / "model", "--workdir")
     settings = hub.pinned(settings, workdir)
   method = recipe(settings)
   if purpose == "rl":
