@@ -12,7 +12,6 @@ embeddings. Prints a summary as one line of JSON.
 import contextlib
 import json
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 
@@ -84,9 +83,7 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     weights.save_pretrained(model, config, out, **options)
   else:
     config = weights.copy_pretrained(source, out, added=added, **options)
-  for name in saving.TOKENIZER_FILES:
-    if (source / name).is_file():
-      shutil.copyfile(source / name, out / name)
+  saving.copy_tokenizer(source, out)
   if whole is not None:
     whole.save_pretrained(str(out))
   if not (out / "generation_config.json").exists():

@@ -46,10 +46,17 @@ def save(
   if not hosts.is_first():
     return
   source = hub.folder(config.prompting.tokenizer or config.model.path, "config.model.path", part="tokenizer")
+  copy_tokenizer(source, out)
   if source.is_file():
     shutil.copyfile(source, out / "tokenizer.model")
+  if (out / "config.json").exists():
+    weights.write_generation_config(out, (*shape.eos_ids, *tokenizer.eos_ids), shape.bos_id)
+
+
+def copy_tokenizer(source: pathlib.Path, out: pathlib.Path) -> None:
+  """Copies a folder's tokenizer, and removes what `out` has of an earlier model's, such as its chat template."""
   for name in TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
-  if (out / "config.json").exists():
-    weights.write_generation_config(out, (*shape.eos_ids, *tokenizer.eos_ids), shape.bos_id)
+    else:
+      (out / name).unlink(missing_ok=True)
