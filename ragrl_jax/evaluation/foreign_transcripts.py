@@ -184,6 +184,8 @@ def score(
   settings = dict(settings) | dict(recipe="transcripts", system=system, questions=len(examples))
   metrics = jsonl.plain(harness.summarise(rows) | dict(settings=settings))
   out.mkdir(parents=True, exist_ok=True)
+  for name in (harness.METRICS, episodes_lib.PLAYED):  # of earlier transcripts, which the new rows are not of
+    (out / name).unlink(missing_ok=True)
   jsonl.write(out / harness.PREDICTIONS, rows)
   if AGENTS[system].thinks:  # without the tags, steps have no thoughts to judge
     jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))

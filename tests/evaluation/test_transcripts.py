@@ -62,8 +62,8 @@ def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
   faithful = dict(information_think=1.0, think_answer=1.0, think_search=0.0)
   seen = {term: (of["faithful"], of["pairs"], of["without"]) for term, of in found.items()}
   assert seen == {term: (share, 1, 1) for term, share in faithful.items()}
-  scored(tmp_path / "other", [dict(id="q1", prediction="a"), dict(id="q2", prediction="b")], "r1_searcher")
-  assert not (tmp_path / "other" / "out" / "episodes.jsonl").exists()  # it marks no thoughts
+  scored(tmp_path, [dict(id="q1", prediction="a"), dict(id="q2", prediction="b")], "r1_searcher")
+  assert not (tmp_path / "out" / "episodes.jsonl").exists()  # it marks no thoughts
 
 
 def test_every_other_systems_text_is_refused():
