@@ -43,7 +43,7 @@ def main():
   """Runs `ragrl evaluate`."""
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
-  folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)  # before a model is loaded
+  folders.refuse_others(OUT.value, folders.EVALUATION)  # before a model is loaded
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value

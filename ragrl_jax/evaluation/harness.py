@@ -223,7 +223,7 @@ def evaluate(
   """
   folders = answer_files.folders(out, seeds)
   for folder in (out, *folders):  # before the lock's file is written there
-    folders_lib.refuse_others(folder, folders_lib.EVALUATION, folders_lib.SCORES)
+    folders_lib.refuse_others(folder, folders_lib.EVALUATION)
   # A seed's answers do not depend on the number of seeds.
   settings = dict(settings, contents=digests.by_field(examples))
   ownership = [settings | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]

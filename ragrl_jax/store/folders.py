@@ -7,7 +7,7 @@ import pathlib
 
 RUN, EVALUATION, SCORES, INDEX = "a run", "an evaluation", "scores", "an index"
 
-# What a folder holds → the files by which it is recognised. `ragrl score` writes scores; an evaluation has them, too.
+# What a folder holds → the files by which it is recognised. `ragrl score` writes scores; an evaluation's are its own.
 MARKS = {
   RUN: ("checkpoints", "metrics.jsonl"),
   EVALUATION: ("settings.json", "seed_0/settings.json"),
@@ -27,9 +27,9 @@ def refuse_others(folder: str | os.PathLike, *own: str, flag: str = "--out") -> 
   Raises:
     ValueError: the folder holds something else.
   """
-  for kind, marks in MARKS.items():
-    found = [mark for mark in marks if (pathlib.Path(folder) / mark).exists()]
-    if found and kind not in own:
+  found_of = {kind: [mark for mark in marks if (pathlib.Path(folder) / mark).exists()] for kind, marks in MARKS.items()}
+  for kind, found in found_of.items():
+    if found and kind not in own and not (kind == SCORES and found_of[EVALUATION]):
       raise ValueError(
         f"{flag}={folder}: this folder holds {kind} ({found[0]}), which this command would overwrite or mix with files "
         f"of its own. Nothing was written: name another folder ({flag})."

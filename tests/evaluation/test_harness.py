@@ -253,12 +253,14 @@ def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
   assert score([dataclasses.replace(one, supporting=()) for one in EXAMPLES[:3]])["n"] == 3  # no judge read these
 
 
-@pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json"])
+@pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json", "metrics.json"])
 @pytest.mark.parametrize("place, seeds", [("", 1), ("", 2), ("seed_1", 2)])
-def test_a_run_or_an_index_is_not_written_into(tmp_path, mark, place, seeds):
+def test_a_run_an_index_or_scores_are_not_written_into(tmp_path, mark, place, seeds):
   (tmp_path / place).mkdir(exist_ok=True)
   (tmp_path / place / mark).write_text("{}")
-  refused(rf"this folder holds an? (run|index) \({mark}\).*name another folder", evaluate, tmp_path, seeds=seeds)
+  refused(
+    rf"this folder holds (a run|an index|scores) \({mark}\).*name another folder", evaluate, tmp_path, seeds=seeds
+  )
   assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mark]
 
 

@@ -21,6 +21,8 @@ def made(folder, mark):
 @pytest.mark.parametrize("kind, mark", [(kind, mark) for kind, marks in folders.MARKS.items() for mark in marks])
 def test_a_folder_takes_only_results_of_its_kind(tmp_path, kind, mark):
   made(tmp_path, mark)
+  if kind == folders.EVALUATION:
+    made(tmp_path, "metrics.json")  # its scores
   folders.refuse_others(tmp_path, kind)
   folders.refuse_others(tmp_path / "below", folders.RUN)
   others = [other for other in folders.MARKS if other != kind]
