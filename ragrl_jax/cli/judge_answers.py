@@ -33,6 +33,7 @@ def main():
   folders = [part for name in named for part in answer_files.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
+  rows_of = {folder: answer_files.rows(folder) for folder in folders}
   config = settings.of(CONFIG.value)
   kind, prompt = config.judge.kind, config.judge.prompt
   if kind in ("sub_em", "sub_em_words", "lexical"):
@@ -48,8 +49,7 @@ def main():
   if judge is None:
     raise app.UsageError("there is no judge: set config.judge.kind.")
   unread = total = 0
-  for folder in folders:
-    rows = list(jsonl.read(folder / harness.PREDICTIONS))
+  for folder, rows in rows_of.items():
     with tqdm(desc=f"judge {folder.name}", unit="answer") as bar:
       ask = lambda pairs, bar=bar: judge_api.verdicts(judge, pairs, progress=lambda done: bar.update(done - bar.n))
       verdict_rows = answer_verdicts.judged(rows, ask)

@@ -20,7 +20,6 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, quadrants
-from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
 CURVE = flags.DEFINE_string("curve", "", "Glob of folders of predictions.jsonl and metrics.json.")
@@ -54,5 +53,5 @@ def _folders(name: str) -> list[pathlib.Path]:
 
 
 def _rows(folder: pathlib.Path) -> list:
-  read = lambda part: answer_verdicts.beside(part, list(jsonl.read(part / harness.PREDICTIONS)))
+  read = lambda part: answer_verdicts.beside(part, answer_files.rows(part))
   return list(quadrants.over_seeds([read(part) for part in answer_files.parts(folder)], MEASURE.value))

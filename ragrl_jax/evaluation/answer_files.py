@@ -52,6 +52,17 @@ def finished(folder: str | pathlib.Path, *more: str) -> dict[str, Any]:
   return metrics
 
 
+def rows(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """The rows of predictions.jsonl.
+
+  Raises:
+    ValueError: the evaluation has not ended, so the rows are of the questions that were answered first.
+  """
+  if (folder / SETTINGS).is_file() and not (folder / METRICS).is_file():
+    raise ValueError(f"{folder}: this evaluation has not ended: run its `ragrl evaluate` again, which continues it.")
+  return list(jsonl.read(folder / PREDICTIONS))
+
+
 def predictions(folder: pathlib.Path, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
   """The rows of predictions.jsonl of a finished evaluation with these metrics.
 

@@ -27,12 +27,13 @@ def predictions(folders: str) -> list[dict[str, Any]]:
 
   Raises:
     FileNotFoundError: no folder has predictions.
+    ValueError: an evaluation has not ended, or see `beside`.
   """
   folders_of_seeds = [part for name in sorted(glob.glob(folders)) for part in answer_files.parts(pathlib.Path(name))]
   paths = [folder / PREDICTIONS for folder in folders_of_seeds]
   if not (paths := [path for path in paths if path.exists()]):
     raise FileNotFoundError(f"--results={folders}: no {PREDICTIONS} there.")
-  return [row for path in paths for row in beside(path.parent, list(jsonl.read(path)))]
+  return [row for path in paths for row in beside(path.parent, answer_files.rows(path.parent))]
 
 
 def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
@@ -53,7 +54,7 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
   """The predictions of a folder, with a column `judged` if it has verdicts (None: not judged, or failed).
 
   Raises:
-    ValueError: a verdict was given on another answer than the prediction, or with other golds.
+    ValueError: a verdict is missing, or was given on another answer than the prediction, or with other golds.
   """
   if not (folder / FILE).is_file():
     return list(rows)
@@ -61,6 +62,10 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
   result: list[Mapping[str, Any]] = []
   for row in rows:
     its = verdicts.get((row["source"], row["id"]))
+    if its is None and row["ended"] != "failed":
+      raise ValueError(
+        f"{folder / FILE}: no verdict on question {row['id']!r}: run `ragrl judge` again, or delete the file."
+      )
     if its is not None and (its["prediction"], its.get("golds")) != (row["prediction"], list(row["golds"])):
       raise ValueError(
         f"{folder / FILE}: the verdict on question {row['id']!r} was given on another answer than the prediction, or "

@@ -4,6 +4,7 @@ import json
 import paper_runs
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax.evaluation import answer_verdicts, comparison, records
 from ragrl_jax.evaluation.tables import writing
@@ -52,6 +53,11 @@ def test_verdicts_are_read_with_the_predictions(tmp_path):
   assert comparison.by_set([{**paper_runs.row(0), **one} for one in read])["nq"]["judged"] == 0.5
   with pytest.raises(ValueError, match="on question '4' was given on another answer than the prediction"):
     answer_verdicts.beside(tmp_path, [{**one, "prediction": "Oslo"} if one["id"] == "4" else one for one in ROWS])
+  jsonl.write(tmp_path / "predictions.jsonl", ROWS)
+  assert answer_verdicts.predictions(str(tmp_path)) == read
+  (tmp_path / "settings.json").write_text("{}")  # as at the start of an evaluation
+  refused("this evaluation has not ended", answer_verdicts.predictions, str(tmp_path))
+  refused("no verdict on question '6'", answer_verdicts.beside, tmp_path, [*ROWS, row("6", "Rome")])
 
 
 def test_a_table_takes_them_for_any_recipe(tmp_path):
