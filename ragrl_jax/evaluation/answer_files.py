@@ -151,6 +151,7 @@ class AnswerFiles:
       if missing := self.rows.keys() - rows.keys():
         raise ValueError(f"{played}: the episode of question {min(missing) + 1} is missing: {AGAIN}.")
       part_told.write_bytes("".join(jsonl.line(row) for row in rows.values()).encode())
+      (self.out / METRICS).unlink(missing_ok=True)  # of the old scores: a kill must not leave it
     self.rows = rows
 
   def close(self) -> None:

@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import json
 import time
+from unittest import mock
 
 import played
 import pytest
@@ -215,7 +216,7 @@ def regold(town, number=10):
 
 
 @pytest.mark.parametrize("after", [None, 7])
-def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, caplog, after):
+def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, caplog, after, monkeypatch):
   """q6 and q7 say "town 6 hall": with these golds the two are right, and q0 to q5 ("Town 0.") are not."""
   killed(tmp_path, after=after) if after else evaluate(tmp_path)
   before, asked = {row["id"] for row in rows(tmp_path)}, []
@@ -225,6 +226,10 @@ def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, capl
   assert m["em"] == evaluate(tmp_path / "new", examples=regold("town {} hall"))["em"]
   assert rows(tmp_path) == rows(tmp_path / "new")  # lengths in tokens included
   assert list(episodes.read_folder(tmp_path)) == list(episodes.read_folder(tmp_path / "new"))
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(harness, "summarise", mock.Mock(side_effect=KeyboardInterrupt))
+    evaluate(tmp_path, examples=regold("Lyon"))
+  assert not (tmp_path / "metrics.json").exists()  # of other scores than the rows have now
   assert evaluate(tmp_path, examples=regold("Lyon"), play=play)["em"] == 0.0
 
 
@@ -258,9 +263,7 @@ def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
 def test_a_run_an_index_or_scores_are_not_written_into(tmp_path, mark, place, seeds):
   (tmp_path / place).mkdir(exist_ok=True)
   (tmp_path / place / mark).write_text("{}")
-  refused(
-    rf"this folder holds (a run|an index|scores) \({mark}\).*name another folder", evaluate, tmp_path, seeds=seeds
-  )
+  refused(rf"this folder holds (a run|an index|scores) \({mark}\).*name another", evaluate, tmp_path, seeds=seeds)
   assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mark]
 
 
