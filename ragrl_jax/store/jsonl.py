@@ -156,8 +156,15 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-  """Gives a temporary path beside `path`. After the block it is renamed to `path`, or removed if the block failed."""
+  """Gives a temporary path beside `path`. After the block it is renamed to `path`, or removed if the block failed.
+
+  A pipe or a device, such as /dev/stdout, is given itself: a file must not take its place.
+  """
   path = pathlib.Path(path)
+  if path.exists() and not path.is_file() or path.absolute().parent == pathlib.Path("/dev"):
+    with naming(path):
+      yield path
+    return
   path.parent.mkdir(parents=True, exist_ok=True)
   part = path.with_name(f".{path.name}.{os.getpid()}.part")
   try:

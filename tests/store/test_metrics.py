@@ -137,7 +137,7 @@ def test_tensorboard_of_a_new_run_and_of_a_resumed_one(tmp_path):
   assert scalars(tmp_path / "tensorboard").keys() == want
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
+def test_a_failed_write_leaves_the_old_file_and_a_pipe_stays_one(tmp_path):
   path = tmp_path / "rows.jsonl"
   jsonl.write(path, [{"a": 1}])
 
@@ -149,6 +149,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     jsonl.write(path, rows())
   assert list(jsonl.read(path)) == [{"a": 1}]
   assert os.listdir(tmp_path) == ["rows.jsonl"]
+  os.mkfifo(pipe := tmp_path / "pipe")
+  reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+  jsonl.write(pipe, rows=[{"a": 3}])
+  assert pipe.is_fifo() and os.read(reader, 99) == b'{"a":3}\n'
+  os.close(reader)
 
 
 def test_a_line_stays_one_line_and_plain_keeps_float32_exactly():
