@@ -86,7 +86,8 @@ def encode_corpus(
   corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str, shard_rows: int, note_s: float, batch: int,
   progress: bool,
 ) -> float:  # fmt: skip
-  """Encodes the passages into a memory-mapped array [N, dim]. A killed build continues from the last save.
+  """Encodes the passages into a memory-mapped array [N, dim]. A killed build continues from the last save, if its
+  encoder is the same: the model in its folder may have been replaced since.
 
   The settings are those of `build.build_index`. Scores are computed from the rounded vectors. Each shard starts a new
   batch, so that a continued build has the same batches.
@@ -97,8 +98,11 @@ def encode_corpus(
   Raises:
     ValueError: the dtype is unknown, or the encoder's vectors have the wrong size or are not finite.
   """
-  notes = folder / PROGRESS
+  notes, by = folder / PROGRESS, dict(encoder.settings)
   done = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else dict(rows=0, max_norm=0.0)
+  if done.get("by", by) != by:
+    done = dict(rows=0, max_norm=0.0)
+    (folder / "index.faiss").unlink(missing_ok=True)
   if done["rows"]:
     vectors = vectors_lib.open_mapped(folder, mode="r+")
   else:
@@ -116,7 +120,7 @@ def encode_corpus(
       bar.update(len(rows))
       if rows.stop == shard_end or time.monotonic() - noted >= note_s:
         vectors.flush()
-        write_json(notes, done)
+        write_json(notes, dict(done, by=by))
         noted = time.monotonic()
   return done["max_norm"]
 

@@ -280,6 +280,15 @@ def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says
     build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)
 
 
+def test_a_build_is_not_continued_with_another_model_in_the_same_folder(tmp_path):
+  stored = build.corpus_lib.store(some(20), tmp_path / "corpus", progress=False)
+  settings = dict(dtype="float32", shard_rows=8, note_s=0.0, batch=8, progress=False)
+  with pytest.raises(ValueError, match="p13"):  # in the second shard
+    dense.encode_corpus(stored, Letters("nan"), tmp_path, **settings)
+  dense.encode_corpus(stored, Letters("huge", name="other"), tmp_path, **settings)
+  np.testing.assert_array_equal(vectors.open_mapped(tmp_path), Letters("huge").passages(some(20)))
+
+
 def test_narrow_vectors_take_less_space_and_hold_what_was_encoded(tmp_path):
   want = dict(float32=50 * 512 * 4, float16=50 * 512 * 2, bfloat16=50 * 512 * 2, int8=50 * 512)
   made = {}
