@@ -3,9 +3,9 @@ import json
 import re
 
 import fake_run
-import pytest
 import saved_rows
 import yaml
+from refusals import refused
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
@@ -152,8 +152,7 @@ def test_hostile_names_are_shown_as_text(tmp_path):
     bare = line.replace("\\\\", "").removeprefix("Answers:")
     start = 4 if bare.startswith("### ") else 2 if bare.startswith("# ") else 0
     assert not re.findall(r"(?<!\\)[]<>`[()|*@#:]", bare[start:]), line
-  with pytest.raises(ValueError, match="--base_model=a\\(b: name a model of the hub"):
-    written(folder, base="a(b")
+  refused("--base_model=a\\(b: name a model of the hub", written, folder, base="a(b")
 
 
 def test_versions_are_kept_for_every_start(tmp_path):

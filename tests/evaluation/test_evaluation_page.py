@@ -7,6 +7,7 @@ import shutil
 import fake_evaluation
 import pytest
 from console import ragrl
+from refusals import refused
 from test_report import HOSTILE, data_of, unpacked, words
 
 from ragrl_jax.report import evaluation_page, inline, rendering
@@ -81,8 +82,7 @@ def test_what_is_no_finished_evaluation(folders, tmp_path):
     ([tmp_path / "cut"], r"metrics.json is damaged .*: delete it and run `ragrl evaluate` again"),
     ([folders[0]] * 3, "3 evaluations.*one or two; `ragrl compare` takes more"), ([folders[0]] * 2, "given twice"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=says):
-      evaluation_page.gather(given)
+    refused(says, evaluation_page.gather, given)
   (tmp_path / "config.json").write_text("{}")
   done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
   assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr

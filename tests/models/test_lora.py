@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from decoder_shapes import MORE, SHAPE, V, equal
 from flax import nnx
+from refusals import refused
 from safetensors.numpy import load_file, save_file
 
 from ragrl_jax.models import attention, layers, lora, mapping, matmul, tensors, weights
@@ -60,8 +61,7 @@ def test_patterns(pattern, names):
   ("q lm_head", "'lm_head' matches none"),
 ])  # fmt: skip
 def test_patterns_that_match_nothing(pattern, says):
-  with pytest.raises(ValueError, match=f"{says}.*config.model.lora.layers"):
-    lora.select_matrices(pattern)
+  refused(f"{says}.*config.model.lora.layers", lora.select_matrices, pattern)
 
 
 def test_fresh_adapters_change_nothing_and_are_drawn_as_peft_draws_them():
@@ -222,10 +222,8 @@ def test_adapters_are_sharded_as_their_matrices(tmp_path):
 
 
 def test_adding_adapters_twice_is_refused():
-  with pytest.raises(ValueError, match="has LoRA adapters already"):
-    lora.add(fresh(), rank=2, alpha=1.0, layers="q", seed=0)
-  with pytest.raises(ValueError, match="config.model.lora.rank"):
-    lora.add(fresh(rank=0), rank=0, alpha=1.0, layers="q", seed=0)
+  refused("has LoRA adapters already", lora.add, fresh(), rank=2, alpha=1.0, layers="q", seed=0)
+  refused("config.model.lora.rank", lora.add, fresh(rank=0), rank=0, alpha=1.0, layers="q", seed=0)
 
 
 Q1B = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
@@ -254,8 +252,7 @@ def test_a_folder_is_read_back(folder, tmp_path):
 def test_where_the_base_is_found(folder, tmp_path):
   assert lora.find_base(folder, "") == "models/base"  # no folder here, so it is a name on the hub
   gone = changed(folder, tmp_path / "gone", dict(base_model_name_or_path="/gone/base"))
-  with pytest.raises(ValueError, match="adapter_config.json: the base model '/gone/base'.*config.model.path"):
-    lora.find_base(gone, "")
+  refused("adapter_config.json: the base model '/gone/base'.*config.model.path", lora.find_base, gone, "")
   assert lora.find_base(folder, str(tmp_path)) == str(tmp_path)  # it has been moved
   lora.save_adapters(fresh(), tmp_path / "here", base=str(folder))
   assert lora.find_base(tmp_path / "here", str(tmp_path)) == str(folder)
@@ -304,17 +301,14 @@ SHORT = rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"
   (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
 ])  # fmt: skip
 def test_unsupported_settings_and_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
-  with pytest.raises(ValueError, match=says):
-    lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))
+  refused(says, lora.load_adapters, fresh(rank=0), changed(folder, tmp_path, settings, tensors))
 
 
 def test_missing_adapters_and_pickles_are_refused(tmp_path):
-  with pytest.raises(ValueError, match="adapter_config.json is missing"):
-    lora.load_adapters(fresh(rank=0), tmp_path)
+  refused("adapter_config.json is missing", lora.load_adapters, fresh(rank=0), tmp_path)
   (tmp_path / "adapter_config.json").write_text(json.dumps(dict(r=2, lora_alpha=2, target_modules=["q_proj"])))
   (tmp_path / "adapter_model.bin").write_bytes(b"never opened")
-  with pytest.raises(ValueError, match="neither adapter_model.safetensors nor.*safetensors only"):
-    lora.load_adapters(fresh(rank=0), tmp_path)
+  refused("neither adapter_model.safetensors nor.*safetensors only", lora.load_adapters, fresh(rank=0), tmp_path)
 
 
 def test_families_share_the_names():

@@ -10,6 +10,7 @@ import numpy as np
 import patience
 import pytest
 from forks import FORKS
+from refusals import refused
 
 from ragrl_jax.retrieval import build, build_index, dense, documents, faiss_index, load_index, vectors
 from ragrl_jax.retrieval.encoders import HashingEncoder
@@ -54,8 +55,7 @@ def build_until(stage, began, corpus, out, settings):
 @pytest.mark.parametrize("more", [dict(chunks=documents.Chunks(2)), dict(shard=(1, 2))])
 def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more):
   build_index(some(20), "bm25", tmp_path, progress=False, **more)
-  with pytest.raises(ValueError, match=rf"another request \(other {next(iter(more))}\)"):
-    build_index(some(20), "bm25", tmp_path, progress=False)
+  refused(rf"another request \(other {next(iter(more))}\)", build_index, some(20), "bm25", tmp_path, progress=False)
   build_index(some(20), "bm25", tmp_path, progress=False, overwrite=True)
   assert len(load_index(tmp_path).search(["fact"], 50)[0]) == 20
 
@@ -74,8 +74,7 @@ def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, d
   assert began.wait(patience.LIMIT_S)
   child.kill()
   child.join()
-  with pytest.raises(ValueError, match="did not finish: run the same `ragrl index` command again"):
-    load_index(tmp_path / "out")
+  refused("did not finish: run the same `ragrl index` command again", load_index, tmp_path / "out")
   encoded, passages = [], HashingEncoder.passages
   monkeypatch.setattr(HashingEncoder, "passages", lambda self, rows: encoded.extend(rows) or passages(self, rows))
   build_index(corpus, "hashing", tmp_path / "out", **settings)
@@ -109,8 +108,7 @@ def test_other_settings_need_overwrite(tmp_path, change, says):
     change = dict(change, encoder_options={})
   build_index(**ask)
   before = files(tmp_path / "i")
-  with pytest.raises(ValueError, match=rf"another request \(other {says}\)"):
-    build_index(**dict(ask, **change))
+  refused(rf"another request \(other {says}\)", build_index, **dict(ask, **change))
   assert files(tmp_path / "i") == before
   build_index(**dict(ask, **change), overwrite=True)
   fresh = dict(ask, **change, out=tmp_path / "fresh")
@@ -126,16 +124,6 @@ def test_another_faiss_index_keeps_the_vectors(tmp_path, monkeypatch):
   assert load_index(tmp_path / "i").describe()["factory"] == "HNSW8"
 
 
-@pytest.mark.parametrize("encoder, name", [("bm25", "corpus/passages.jsonl"), ("hashing", "vectors.npy")])
-def test_a_damaged_index_is_built_again_if_overwrite_is_given(tmp_path, encoder, name):
-  whole = files(build_index(some(20), encoder, tmp_path, progress=False))
-  (tmp_path / name).write_bytes(whole[name][:-1] + bytes([whole[name][-1] ^ 1]))
-  with pytest.raises(ValueError, match="build it again with --overwrite"):
-    load_index(tmp_path)
-  build_index(some(20), encoder, tmp_path, progress=False, overwrite=True)
-  assert files(tmp_path) == whole
-
-
 def test_a_changed_corpus_file_is_noticed(tmp_path):
   corpus = write(tmp_path / "c.jsonl", some(20))
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
@@ -144,15 +132,13 @@ def test_a_changed_corpus_file_is_noticed(tmp_path):
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
   assert files(tmp_path / "i") == before
   write(corpus, some(20)[::-1])  # the same passages in another order are another corpus
-  with pytest.raises(ValueError, match="other corpus"):
-    build_index(corpus, "bm25", tmp_path / "i", progress=False)
+  refused("other corpus", build_index, corpus, "bm25", tmp_path / "i", progress=False)
 
 
 def test_a_bad_row_leaves_no_files(tmp_path):
   corpus = write(tmp_path / "c.jsonl", some(5))
   corpus.write_text(corpus.read_text() + '{"id": "x"}\n')
-  with pytest.raises(ValueError, match="c.jsonl:6: a row must be"):
-    build_index(corpus, "bm25", tmp_path / "i", progress=False)
+  refused("c.jsonl:6: a row must be", build_index, corpus, "bm25", tmp_path / "i", progress=False)
   assert not (tmp_path / "i").exists()
   write(corpus, some(6))  # once the row is mended, the same command builds the index
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
@@ -171,8 +157,7 @@ def test_a_repeated_id_is_refused_with_both_lines(tmp_path, name, monkeypatch):
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # killed before the ids are compared
     patch.setattr(build.corpus_lib, "_refuse_twins", mock.Mock(side_effect=KeyboardInterrupt))
     again()
-  with pytest.raises(ValueError, match="passages 0 and 2: the id 'a' occurs twice"):
-    again()
+  refused("passages 0 and 2: the id 'a' occurs twice", again)
 
 
 def test_a_build_that_stores_by_time_is_continued_too(tmp_path, monkeypatch):
@@ -236,8 +221,7 @@ def test_wrong_options_of_an_encoder_are_refused_before_anything_is_written(tmp_
     encoder = tmp_path / "model"
     encoder.mkdir()
     (encoder / "config.json").write_text("{}")
-  with pytest.raises(ValueError, match=says):
-    build_index(some(5), encoder, tmp_path / "out", encoder_options=options, progress=False)
+  refused(says, build_index, some(5), encoder, tmp_path / "out", encoder_options=options, progress=False)
   assert not (tmp_path / "out").exists()
 
 
@@ -265,10 +249,8 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   build_index(passages, Letters(), tmp_path / "i", progress=False)
   found = load_index(tmp_path / "i", encoder=Letters()).search(["b", "?"], 3)
   assert [(p.id, p.score) for p in found[0]] == [("b", 2.0), ("c", 1.0), ("a", 0.0)] and found[1] == []
-  with pytest.raises(ValueError, match="pass the object"):
-    load_index(tmp_path / "i")
-  with pytest.raises(ValueError, match="made with another encoder .name: 'other'"):
-    load_index(tmp_path / "i", encoder=Letters(name="other"))
+  refused("pass the object", load_index, tmp_path / "i")
+  refused("made with another encoder .name: 'other'", load_index, tmp_path / "i", encoder=Letters(name="other"))
 
 
 @pytest.mark.parametrize("broken, dtype, says", [
@@ -276,8 +258,7 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   ("huge", "float16", r"passage 0 \(id 'p0'\) is not finite in float16"),
 ])  # fmt: skip
 def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says):
-  with pytest.raises(ValueError, match=says):
-    build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)
+  refused(says, build_index, some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)
 
 
 def test_a_build_is_not_continued_with_another_model_in_the_same_folder(tmp_path):
@@ -314,8 +295,7 @@ def test_one_checksum_tells_stores_apart(tmp_path):
   assert made("d", some(20), dtype="int8") != same and made("e", some(20), encoder_options=dict(dim=64, seed=1)) != same
   card = json.loads((tmp_path / "a" / build.INDEX).read_text())
   (tmp_path / "a" / build.INDEX).write_text(json.dumps(dict(card, dtype="bfloat16")))
-  with pytest.raises(ValueError, match="was changed since the index was built"):
-    load_index(tmp_path / "a")
+  refused("was changed since the index was built", load_index, tmp_path / "a")
 
 
 def test_searches_run_where_dispatch_says(tmp_path):

@@ -4,6 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from refusals import refused
 
 from ragrl_jax.retrieval.corpus import ROWS, Corpus, checksum, contents, from_contents, read_passages, store
 from ragrl_jax.structs import Passage
@@ -44,8 +45,7 @@ def test_both_kinds_of_rows(tmp_path):
 ])  # fmt: skip
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line, says):
   path = write(tmp_path / "bad.jsonl", dict(id="a", text="fine"), "", line, dict(id="b", text="fine"))
-  with pytest.raises(ValueError, match=f"bad.jsonl:3: .*{says}"):
-    list(read_passages(path))
+  refused(f"bad.jsonl:3: .*{says}", list, read_passages(path))
 
 
 @hypothesis.settings(max_examples=25, deadline=None)
@@ -78,8 +78,6 @@ def test_what_is_stored_is_memory_mapped_and_truncated_passages_are_detected(tmp
   with pytest.raises(IndexError):
     kept[100]
   (tmp_path / ROWS).write_bytes((tmp_path / ROWS).read_bytes()[:-5])
-  with pytest.raises(ValueError, match="the copy is incomplete"):
-    Corpus(tmp_path)
+  refused("the copy is incomplete", Corpus, tmp_path)
   assert kept.checksum
-  with pytest.raises(ValueError, match="no corpus is stored here"):
-    Corpus(tmp_path / "none")
+  refused("no corpus is stored here", Corpus, tmp_path / "none")

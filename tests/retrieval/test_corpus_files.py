@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 import small_tokenizers
 import tokenizers
+from refusals import refused
 
 from ragrl_jax.retrieval import build_index, corpus, load_index
 from ragrl_jax.retrieval.documents import Chunks, document_of
@@ -67,10 +68,8 @@ def test_browsecomp_plus_has_texts_without_titles(tmp_path):
 
 def test_faults_are_named_by_file_and_row(tmp_path):
   bad = parquet(tmp_path / "c.parquet", [dict(docid="7", text="a"), dict(docid="8", text=None)])
-  with pytest.raises(ValueError, match='c.parquet: row 2: "text" must be a string'):
-    list(corpus.read_passages(bad))
-  with pytest.raises(FileNotFoundError, match="no such corpus"):
-    list(corpus.read_passages(tmp_path / "nothing"))
+  refused('c.parquet: row 2: "text" must be a string', list, corpus.read_passages(bad))
+  refused("no such corpus", list, corpus.read_passages(tmp_path / "nothing"), error=FileNotFoundError)
   twice = lines(tmp_path / "b.jsonl", columns("id"))
   with pytest.raises(ValueError, match=r"a.jsonl:1 and .*b.jsonl:1: the id '1' occurs twice"):
     build_index(f"{lines(tmp_path / 'a.jsonl', HALVES[0])},{twice}", "bm25", tmp_path / "i", progress=False)
@@ -80,8 +79,7 @@ def test_a_changed_file_among_several_is_another_corpus(tmp_path):
   both = ",".join(str(lines(tmp_path / f"{name}.jsonl", half)) for name, half in zip("ab", HALVES))
   build_index(both, "bm25", tmp_path / "i", progress=False)
   lines(tmp_path / "b.jsonl", [dict(id="2", text="changed")])
-  with pytest.raises(ValueError, match="an index of another request .other corpus"):
-    build_index(both, "bm25", tmp_path / "i", progress=False)
+  refused("an index of another request .other corpus", build_index, both, "bm25", tmp_path / "i", progress=False)
 
 
 def test_quotes_of_tab_separated_values(tmp_path):
@@ -129,10 +127,8 @@ def test_chunks_of_a_models_tokens(tmp_path):
   made.save(str(tmp_path / "model" / "tokenizer.json"))
   cut = Chunks(3, 0, str(tmp_path / "model"))
   assert [p.text for p in cut.cut([Passage("d", "", "abcd ef gh")])] == ["abc", "d ef", "gh"]  # a letter is a token
-  with pytest.raises(ValueError, match="'words' or a folder with a tokenizer.json"):
-    Chunks(3, 0, str(tmp_path))
-  with pytest.raises(ValueError, match="overlap less than tokens"):
-    Chunks(3, 3)
+  refused("'words' or a folder with a tokenizer.json", Chunks, 3, 0, str(tmp_path))
+  refused("overlap less than tokens", Chunks, 3, 3)
 
 
 def test_characters_of_several_tokens_stay_whole(tmp_path):

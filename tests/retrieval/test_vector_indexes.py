@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from ragrl_jax.retrieval import device as device_lib
 from ragrl_jax.retrieval import faiss_index
@@ -294,5 +295,4 @@ def test_few_shapes_are_compiled():
 
 
 def test_another_dtype_is_refused():
-  with pytest.raises(ValueError, match="'bfloat16' or 'int8'"):
-    DeviceIndex(np.eye(2, dtype=np.float32), max_norm=1.0, dtype="int4")
+  refused("'bfloat16' or 'int8'", DeviceIndex, np.eye(2, dtype=np.float32), max_norm=1.0, dtype="int4")
