@@ -9,9 +9,6 @@ judged`, `ragrl quadrants --measure judged` and the judge's columns of `ragrl ta
 set, the command continues after a kill.
 """
 
-import glob
-import pathlib
-
 from absl import app, flags
 from tqdm import tqdm
 
@@ -29,7 +26,7 @@ RESULTS = flags.DEFINE_multi_string(
 
 def main():
   """Runs `ragrl judge`."""
-  named = [pathlib.Path(name) for pattern in RESULTS.value for name in sorted(glob.glob(pattern))]
+  named = [folder for pattern in RESULTS.value for folder in answer_files.named(pattern)]
   folders = [part for name in named for part in answer_files.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")

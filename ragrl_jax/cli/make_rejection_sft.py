@@ -8,13 +8,10 @@ r"""Keeps the correct transcripts of sampled evaluations, for ragrl sft (rejecti
 A transcript is kept if its outcome is 1 and none of its turns was cut off. Repeated transcripts are kept once.
 """
 
-import glob
-import pathlib
-
 from absl import flags
 
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import demonstrations
+from ragrl_jax.evaluation import answer_files, demonstrations
 
 RESULTS = flags.DEFINE_multi_string(
   "results", None, "Folder of an evaluation, or a glob; may be given several times.", required=True
@@ -25,7 +22,7 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", re
 
 def main():
   """Runs `ragrl make-rejection-sft`."""
-  folders = sorted(path for one in RESULTS.value for path in glob.glob(one) if pathlib.Path(path).is_dir())
+  folders = sorted(str(path) for one in RESULTS.value for path in answer_files.named(one) if path.is_dir())
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: there is no such folder.")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))

@@ -14,7 +14,6 @@ and tokens given, as in When to Search's Fig. 5. Folders are those of ragrl eval
 several seeds, a question's value is the mean over the seeds.
 """
 
-import glob
 import pathlib
 
 from absl import app, flags
@@ -44,7 +43,7 @@ def main():
 
 
 def _folders(name: str) -> list[pathlib.Path]:
-  paths = [pathlib.Path(path) for path in sorted(glob.glob(name))]
+  paths = answer_files.named(name)
   if not (
     found := [path for path in paths if all((part / harness.PREDICTIONS).exists() for part in answer_files.parts(path))]
   ):

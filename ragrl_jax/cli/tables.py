@@ -8,7 +8,6 @@ The stored settings of a run determine its row and columns, not the name of its 
 of each run, and the commands that fill its empty cells. Without --runs all commands are printed.
 """
 
-import glob
 import pathlib
 import sys
 
@@ -58,10 +57,9 @@ def folders(patterns: list[str]) -> list[str]:
   """
   result: dict[str, None] = {}
   for pattern in patterns:
-    names = sorted(glob.glob(pattern)) or ([pattern] if pathlib.Path(pattern).exists() else [])
-    if not names:
+    if not (named := answer_files.named(pattern)):
       raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
-    parts = [part for name in names for part in answer_files.parts(pathlib.Path(name))]
+    parts = [part for folder in named for part in answer_files.parts(folder)]
     finished = [part for part in parts if (part / harness.METRICS).is_file() or part.suffix == ".json"]
     if finished and len(parts) > len(finished):
       rest = ", ".join(str(part) for part in parts if part not in finished)

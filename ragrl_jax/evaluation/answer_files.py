@@ -5,8 +5,10 @@ both files are sorted into the questions' order. An evaluation is known by the d
 questions, index), not by their paths.
 """
 
+import glob
 import json
 import logging
+import os
 import pathlib
 import re
 import statistics
@@ -50,6 +52,11 @@ def finished(folder: str | pathlib.Path, *more: str) -> dict[str, Any]:
   if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
     raise ValueError(f"{folder / METRICS}: this was not written by `ragrl evaluate` or `ragrl score`.")
   return metrics
+
+
+def named(pattern: str) -> list[pathlib.Path]:
+  """The folder or file of this name, or else those that match it as a glob, in order."""
+  return [*map(pathlib.Path, [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern)))]
 
 
 def rows(folder: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """A judge's verdicts on the answers of an evaluation with any recipe, stored in the evaluation's folder."""
 
-import glob
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ def predictions(folders: str) -> list[dict[str, Any]]:
     FileNotFoundError: no folder has predictions.
     ValueError: an evaluation has not ended, or see `beside`.
   """
-  folders_of_seeds = [part for name in sorted(glob.glob(folders)) for part in answer_files.parts(pathlib.Path(name))]
+  folders_of_seeds = [part for folder in answer_files.named(folders) for part in answer_files.parts(folder)]
   paths = [folder / PREDICTIONS for folder in folders_of_seeds]
   if not (paths := [path for path in paths if path.exists()]):
     raise FileNotFoundError(f"--results={folders}: no {PREDICTIONS} there.")

@@ -46,18 +46,19 @@ def test_verdicts_by_hand():
 
 
 def test_verdicts_are_read_with_the_predictions(tmp_path):
-  assert answer_verdicts.beside(tmp_path, ROWS) == ROWS
-  jsonl.write(tmp_path / answer_verdicts.FILE, answer_verdicts.judged(ROWS, lenient))
-  read = answer_verdicts.beside(tmp_path, ROWS)
+  folder = tmp_path / "rate[1e-6]"
+  assert answer_verdicts.beside(folder, ROWS) == ROWS
+  jsonl.write(folder / answer_verdicts.FILE, answer_verdicts.judged(ROWS, lenient))
+  read = answer_verdicts.beside(folder, ROWS)
   assert [one["judged"] for one in read] == [1.0, 1.0, 0.0, 0.0, None, 1.0, None]
   assert comparison.by_set([{**paper_runs.row(0), **one} for one in read])["nq"]["judged"] == 0.5
   with pytest.raises(ValueError, match="on question '4' was given on another answer than the prediction"):
-    answer_verdicts.beside(tmp_path, [{**one, "prediction": "Oslo"} if one["id"] == "4" else one for one in ROWS])
-  jsonl.write(tmp_path / "predictions.jsonl", ROWS)
-  assert answer_verdicts.predictions(str(tmp_path)) == read
-  (tmp_path / "settings.json").write_text("{}")  # as at the start of an evaluation
-  refused("this evaluation has not ended", answer_verdicts.predictions, str(tmp_path))
-  refused("no verdict on question '6'", answer_verdicts.beside, tmp_path, [*ROWS, row("6", "Rome")])
+    answer_verdicts.beside(folder, [{**one, "prediction": "Oslo"} if one["id"] == "4" else one for one in ROWS])
+  jsonl.write(folder / "predictions.jsonl", ROWS)
+  assert answer_verdicts.predictions(str(folder)) == read
+  (folder / "settings.json").write_text("{}")  # as at the start of an evaluation
+  refused("this evaluation has not ended", answer_verdicts.predictions, str(folder))
+  refused("no verdict on question '6'", answer_verdicts.beside, folder, [*ROWS, row("6", "Rome")])
 
 
 def test_a_table_takes_them_for_any_recipe(tmp_path):

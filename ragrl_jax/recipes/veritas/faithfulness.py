@@ -12,10 +12,8 @@ and the verdicts, from which ragrl tables computes the agreement of judges. With
 command continues after a kill.
 """
 
-import glob
 import itertools
 import json
-import pathlib
 
 from absl import app, flags
 from tqdm import tqdm
@@ -40,7 +38,7 @@ JUDGED = flags.DEFINE_multi_enum(
 
 def main():
   """Runs `ragrl faithfulness`."""
-  folders = [part for folder in sorted(glob.glob(EPISODES.value)) for part in answer_files.parts(pathlib.Path(folder))]
+  folders = [part for folder in answer_files.named(EPISODES.value) for part in answer_files.parts(folder)]
   if not (folders := [folder for folder in folders if folder.is_dir()]):
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
   groups = played_rows.systems(folders)
