@@ -53,6 +53,8 @@ def write(workdir: pathlib.Path, config: Settings, objective: str) -> None:
   values_made = values(config)
   if texts := wordings(values_made):
     jsonl.write_text(workdir / WORDINGS, json.dumps(texts, indent=1, ensure_ascii=False))
+  else:
+    (workdir / WORDINGS).unlink(missing_ok=True)  # of settings before accepted changes
   jsonl.write_text(workdir / FILE, json.dumps(values_made | {config_lib.OBJECTIVE: objective}, indent=1))
   stored_paths.note(workdir)
 

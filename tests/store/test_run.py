@@ -133,6 +133,8 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
   opened(tmp_path / "run", config, accept_changes=True)
   words.unlink()
   refused(r"config\.\w+\.\w+=file:.*words\.txt: the file cannot be read \(No such", opened, tmp_path / "run", config)
+  changes.write(tmp_path / "run", settings_of(), "rl")
+  assert changes.wordings_of(tmp_path / "run") == {}
 
 
 @pytest.mark.parametrize("value", ["{0}:one, {0}:two, json:dumps", "command:python {0} -v", "npx server | python {0}"])
