@@ -84,7 +84,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   """The holder that the file names; {} if none."""
   try:
     owner = json.loads(path.read_bytes() or b"{}")
-  except ValueError:  # an unfinished line after a kill, or a file from elsewhere
+  except (FileNotFoundError, ValueError):  # somebody removed it; an unfinished line after a kill; or of another program
     return {}
   return owner if isinstance(owner, dict) and {"machine", "host", "pid", "since"} <= owner.keys() else {}
 
@@ -112,7 +112,7 @@ def _time(path: pathlib.Path) -> int:
 
 
 def _refuse_another(path: pathlib.Path, me: dict[str, Any]) -> None:
-  if (owner := _read(path)) != me:
+  if path.exists() and (owner := _read(path)) != me:
     raise Held(_message(path, owner))
 
 

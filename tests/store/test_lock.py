@@ -41,7 +41,7 @@ def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(
     assert (tmp_path / "run" / lock.FILE).read_text() == ""
 
 
-def test_a_file_system_that_is_away_for_a_while_does_not_end_the_touching(tmp_path, monkeypatch):
+def test_a_file_system_that_is_away_for_a_while_and_a_removed_file_end_nothing(tmp_path, monkeypatch):
   away, touched = iter([OSError(5, "Input/output error")] * 2), threading.Event()
 
   def utime(handle):
@@ -51,8 +51,10 @@ def test_a_file_system_that_is_away_for_a_while_does_not_end_the_touching(tmp_pa
 
   monkeypatch.setattr(lock, "BEAT_S", 0.01)
   monkeypatch.setattr(os, "utime", utime)
-  with lock.held(tmp_path):
+  with lock.held(tmp_path) as check:
     assert touched.wait(20)
+    (tmp_path / lock.FILE).unlink()
+    check()
 
 
 @pytest.mark.parametrize("flock", [None, mock.Mock(), mock.Mock(side_effect=OSError(95, "not supported"))])
