@@ -159,6 +159,19 @@ def _only_moved(was: Any, now: Any) -> bool:
   return was.startswith(fields.FILE) and now.startswith(fields.FILE) or ".py:" in was and names(was) == names(now)
 
 
+def refuse_model(workdir: pathlib.Path) -> None:
+  """Refuses to begin a run in the folder of a model, whose config.json it would overwrite.
+
+  Raises:
+    ValueError: the folder has a config.json, which is not a run's.
+  """
+  if (workdir / FILE).exists() and not (workdir / "checkpoints").exists() and not config_lib.is_run(workdir):
+    raise ValueError(
+      f"--workdir={workdir}: this folder holds a {FILE} that is not a run's, such as a model's, and would be "
+      "overwritten. Nothing was written: name another folder (--workdir)."
+    )
+
+
 def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
   """Refuses to continue a run of another kind. No flag allows it: the checkpoints hold other states.
 

@@ -247,6 +247,7 @@ def opened(
     still_held = lambda: None
     if hosts.is_first():
       folders.refuse_others(workdir, folders.RUN, flag="--workdir")
+      changes.refuse_model(workdir)
       still_held = stack.enter_context(lock.held(workdir))
     else:
       say = lambda text: None

@@ -179,9 +179,11 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
 
 def test_a_run_does_not_begin_in_a_folder_of_another_kind(tmp_path):
   """Of all kinds: tests/store/test_folders.py."""
-  (tmp_path / "index.json").write_text("{}")
-  refused(r"--workdir=.*: this folder holds .* \(index.json\)", opened, tmp_path, settings_of())
-  assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
+  for name, what in {"index.json": "an index .index.json.", "config.json": "a config.json that is not a run's"}.items():
+    (tmp_path / name).write_text('{"model_type": "qwen2"}')
+    refused(f"--workdir=.*: this folder holds {what}", opened, tmp_path, settings_of())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
