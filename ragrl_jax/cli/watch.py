@@ -10,6 +10,7 @@ import time
 
 from absl import app, flags
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.core.text.forms import safe
 from ragrl_jax.run import detectors, rollback
 from ragrl_jax.store import episodes, metrics, workdir
@@ -26,8 +27,8 @@ def main():
   while True:
     finished = workdir.ended(folder) >= 0  # asked first: the rows that are read then are all
     rows = metrics.read_metrics(folder)
-    if not rows and not (folder / "config.json").exists():
-      raise app.UsageError(f"--workdir={folder} holds neither config.json nor {metrics.FILE}: name a run's folder.")
+    if not rows and not config_lib.is_run(folder):
+      raise app.UsageError(f"--workdir={folder} holds no run's config.json and no {metrics.FILE}: name a run's folder.")
     alarms: list[detectors.Alarm] = []
     for row, alarms in rollback.replayed(rows):  # from the first, since a resumed run writes its last rows again
       for alarm in alarms:

@@ -73,8 +73,10 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
   workdir = pathlib.Path(workdir)
   config = jsonl.read_object(workdir / "config.json")
   rows = metrics.read_metrics(workdir)
-  if not (workdir / "config.json").exists() and not rows:
-    raise ValueError(f"{workdir} holds neither config.json nor {metrics.FILE}: give the --workdir of a training run.")
+  if not rows and not config_lib.is_run(workdir):
+    raise ValueError(
+      f"{workdir} holds neither a run's config.json nor {metrics.FILE}: give the --workdir of a training run."
+    )
   summary = jsonl.read_object(workdir / "summary.json")
   return {
     "run": _run(workdir, config, rows, summary),

@@ -141,12 +141,13 @@ def test_data_blocks_contain_no_markup():
 
 
 def test_a_run_that_has_not_begun_is_damaged_or_has_just_begun(tmp_path):
-  refused("holds neither config.json nor metrics.jsonl", page_lib.write_report, tmp_path)
+  refused("holds neither a run's config.json nor metrics.jsonl", page_lib.write_report, tmp_path)
   assert not (tmp_path / "report.html").exists()
-  for text, fault in (('{"steps": 1', "not JSON"), ("[]", "a list")):
+  model = '{"model_type": "llama"}', "holds neither"
+  for text, fault in (('{"steps": 1', "config.json: not JSON"), ("[]", "config.json: a list"), model):
     (tmp_path / "config.json").write_text(text)
-    refused(rf"config\.json: {fault}", page_lib.gather, tmp_path)
-  (tmp_path / "config.json").write_text("{}")
+    refused(fault, page_lib.gather, tmp_path)
+  (tmp_path / "config.json").write_text('{"objective": "rl"}')
   page = page_lib.write_report(tmp_path, tmp_path / "other" / "page.html").read_text()
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
