@@ -40,7 +40,7 @@ def main() -> int:
   parser.add_argument("--chunk_tokenizer", default="words", help="words, or a folder with a tokenizer.json")
   parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a separate server")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
-  parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")
+  parser.add_argument("--overwrite", action="store_true", help="replace an index of other arguments, or a damaged one")
   arguments = vars(parser.parse_args())
   unused = lambda names: [f"--{name}" for name in names if arguments[name] != parser.get_default(name)]
   if not arguments["chunk_tokens"] and (given := unused(("chunk_overlap", "chunk_tokenizer"))):
