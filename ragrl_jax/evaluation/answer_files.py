@@ -59,14 +59,15 @@ def named(pattern: str) -> list[pathlib.Path]:
   return [*map(pathlib.Path, [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern)))]
 
 
-def rows(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """The rows of predictions.jsonl.
-
-  Raises:
-    ValueError: the evaluation has not ended, so the rows are of the questions that were answered first.
-  """
+def refuse_unfinished(folder: pathlib.Path) -> None:
+  """Raises a ValueError if an evaluation has not ended: its rows are of the questions that were answered first."""
   if (folder / SETTINGS).is_file() and not (folder / METRICS).is_file():
     raise ValueError(f"{folder}: this evaluation has not ended: run its `ragrl evaluate` again, which continues it.")
+
+
+def rows(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """The rows of predictions.jsonl. Raises ValueError: see `refuse_unfinished`."""
+  refuse_unfinished(folder)
   return list(jsonl.read(folder / PREDICTIONS))
 
 

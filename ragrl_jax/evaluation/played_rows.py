@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import foreign_transcripts
+from ragrl_jax.evaluation import answer_files, foreign_transcripts
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.recipes.released.agents import AGENTS, Agent
 from ragrl_jax.store import changes, sums
@@ -44,10 +44,12 @@ def systems(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
   """The folders of each system. Folders without settings, runs, and transcripts of no known model stand alone.
 
   Raises:
-    ValueError: see `read`; or two folders of one system have the same questions, and the same seed of the samples.
+    ValueError: see `read`; an evaluation has not ended; or two folders of one system have the same questions, and the
+      same seed of the samples.
   """
   folders_of: dict[str, list[pathlib.Path]] = {}
   for folder in folders:
+    answer_files.refuse_unfinished(folder)
     read(folder)  # refuses a folder before a judge is paid
     settings = _settings(folder)
     model = settings.get("weights") or settings.get("model")

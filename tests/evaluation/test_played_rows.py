@@ -125,3 +125,5 @@ def test_only_folders_of_one_system_are_pooled(tmp_path):
   refused("nq and .*again have answers of one system to the same question '1'", played_rows.systems, [nq, again])
   twice = folder("seed_0_again", "1", **how | dict(sampling=dict(temperature=1.0, seed=0)))
   refused("seed_0 and .*again have answers", played_rows.systems, [*drawn, twice])
+  (again / "metrics.json").rename(again / "settings.json")
+  refused("again: this evaluation has not ended", played_rows.systems, [again])
