@@ -128,15 +128,18 @@ class AnswerFiles:
     if stale:
       self._score_again(stale, examples, again)
       write_json(out / SETTINGS, settings)
-    self._files = [open(out / name, "ab") for name in (episodes_lib.PLAYED, PREDICTIONS)]
+    self._files = [open(out / name, "ab", buffering=0) for name in (episodes_lib.PLAYED, PREDICTIONS)]
 
   def add(self, index: int, row: Mapping[str, Any], scored: rewards.Scored) -> None:
     """Appends the answer to question number `index`."""
     episode = {"index": index, **episodes_lib.played(scored.example, scored.episode)}
     numbered = {"index": index, **row}
-    for file, line in zip(self._files, (episode, numbered), strict=True):
-      file.write(jsonl.line(line).encode())
-      file.flush()
+    try:
+      for file, line in zip(self._files, (episode, numbered), strict=True):
+        jsonl.append(file, line)
+    except OSError:
+      self.close()  # later answers must not be written: an episode would stand beside another one's row
+      raise
     self.rows[index] = numbered
 
   def _score_again(self, stale: Sequence[str], examples: Sequence[structs.Example], again) -> None:

@@ -1,6 +1,7 @@
 """JSON lines that are always valid: for metrics.jsonl, predictions.jsonl, and the files of steps in episodes/."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -173,6 +174,18 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     os.replace(part, path)
   finally:
     part.unlink(missing_ok=True)
+
+
+def append(file: Any, row: Mapping[str, Any]) -> None:
+  """Writes a row to the end of a file that was opened without a buffer, which could write a refused rest later.
+
+  Raises:
+    OSError: the disk is full; the last line is unfinished then. The message names the file.
+  """
+  raw = line(row).encode()
+  with naming(file.name):
+    if file.write(raw) < len(raw):
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

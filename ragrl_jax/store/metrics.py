@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import errno
 import os
 import pathlib
 import time
@@ -53,7 +52,6 @@ class MetricWriter(contextlib.AbstractContextManager):
     self.path.parent.mkdir(parents=True, exist_ok=True)
     rows_kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
     self._last = rows_kept[-1]["step"] if rows_kept else None
-    # Unbuffered: a buffer could write the rest of a row later that a full disk refused.
     self._file = open(self.path, "ab", buffering=0)
     names = dict.fromkeys([*(["tensorboard"] if tensorboard else []), *trackers])
     self._trackers = trackers_lib.Trackers(names, self.path.parent, restored=restored, settings=settings or {})
@@ -92,10 +90,7 @@ class MetricWriter(contextlib.AbstractContextManager):
       row["nulls"] = nulls
     if untracked := self._trackers.lacking:
       row["untracked"] = untracked
-    with jsonl.naming(self.path):
-      line = jsonl.line(row).encode()
-      if self._file.write(line) < len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    jsonl.append(self._file, row)
     self._last = step
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     self._trackers.write(row["step"], row["time"], numbers)

@@ -141,6 +141,21 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
   assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
 
 
+def test_after_a_full_disk_no_episode_stands_beside_another_ones_row(tmp_path, monkeypatch):
+  refusals, append = iter([None] * 5 + [OSError(28, "No space left on device")]), jsonl.append
+
+  def full(file, row):
+    if error := next(refusals, None):
+      raise error
+    append(file, row)
+
+  monkeypatch.setattr(jsonl, "append", full)
+  refused("No space left", evaluate, tmp_path, error=OSError)  # at the third row, after its episode
+  assert len(rows(tmp_path)) == 2 and len(list(episodes.read_folder(tmp_path))) == 3
+  evaluate(tmp_path)
+  assert [row["id"] for row in episodes.read_folder(tmp_path)] == [row["id"] for row in rows(tmp_path)]
+
+
 def test_a_kill_between_the_sorting_of_two_files_and_a_second_process(tmp_path):
   with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
     evaluate(tmp_path)
