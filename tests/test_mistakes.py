@@ -12,6 +12,7 @@ from unittest import mock
 import jax
 import ml_collections
 import pytest
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, retrieval, settings, structs
@@ -75,8 +76,7 @@ def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_pat
       config_lib.validate, lambda c: list(train.train(c, tmp_path)), lambda c: list(sft.sft(c, tmp_path)),
       lambda c: evaluate.evaluate(c, tmp_path, "none.jsonl", tmp_path / "out"),
     ):  # fmt: skip
-      with pytest.raises(ValueError, match=rf"config\.{field.rpartition('.')[0]}.*{field.rpartition('.')[2]}"):
-        run(config)
+      refused(rf"config\.{field.rpartition('.')[0]}.*{field.rpartition('.')[2]}", run, config)
 
 
 def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
@@ -87,8 +87,7 @@ def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
   with config.unlocked():
     config.judges.information_thinks = dict(kind="exact")
   says = "config.judges.information_thinks: no judge is asked for this term.*think_answer"
-  with pytest.raises(ValueError, match=says):
-    check()
+  refused(says, check)
 
 
 def test_a_judge_of_a_term_that_training_does_not_ask_about_is_said(caplog):
@@ -117,12 +116,10 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
-  with pytest.raises(ValueError, match=words):
-    evaluate.evaluator(config, [])
+  refused(words, evaluate.evaluator, config, [])
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
-  with pytest.raises(ValueError, match="waits for evaluation/em: no held-out questions are measured"):
-    next(train.train(config, tmp_path / "run"))
+  refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))
 
 
 def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):
@@ -166,8 +163,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     with config.unlocked():
       config.switches = change.get("switches", {})
     for run in runs:
-      with pytest.raises((ValueError, FileNotFoundError), match=says):
-        run(config)
+      refused(says, run, config, error=(ValueError, FileNotFoundError))
 
 
 def test_an_evaluation_looks_for_no_model_that_only_the_training_reads(tmp_path, monkeypatch):
@@ -184,8 +180,7 @@ def test_an_evaluation_looks_for_no_model_that_only_the_training_reads(tmp_path,
 
 def test_a_run_of_an_unregistered_recipe_names_the_way_out():
   for of in (recipes.switches, recipes.presets, recipes.get):
-    with pytest.raises(ValueError, match="no recipe 'quoter'.*--config with the file that registers it"):
-      of("quoter")
+    refused("no recipe 'quoter'.*--config with the file that registers it", of, "quoter")
 
 
 def test_chat_without_a_template_is_refused(monkeypatch):
@@ -228,8 +223,7 @@ def test_more_devices_than_there_are_is_refused(monkeypatch, sizes):
   config = config_lib.default_config()
   assert prepared.mesh(settings.of(config)) is None
   config.mesh.update(sizes)
-  with pytest.raises(ValueError, match=r"asks for . devices, and JAX sees 1 \(cpu\).*ragrl_jax\[cuda\]"):
-    prepared.mesh(settings.of(config))
+  refused(r"asks for . devices, and JAX sees 1 \(cpu\).*ragrl_jax\[cuda\]", prepared.mesh, settings.of(config))
 
 
 @pytest.mark.parametrize("sizes, setting", [
@@ -240,16 +234,14 @@ def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are
   config = config_lib.default_config()
   config.learner.update(dict(micro_rows=2, row_lengths=(1000, 1020)))
   config.mesh.update(dict(data=-1) | sizes)
-  with pytest.raises(ValueError, match=setting):
-    prepared.prepare(config, purpose="sft")
+  refused(setting, prepared.prepare, config, purpose="sft")
 
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
 def test_a_missing_platform_is_refused(monkeypatch, error):
   told = types.SimpleNamespace(jax_platforms="cuda")
   monkeypatch.setattr(checks, "jax", types.SimpleNamespace(devices=mock.Mock(side_effect=error), config=told))
-  with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
-    checks.devices()
+  refused(r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'", checks.devices)
 
 
 PASSAGES = tuple(structs.Passage(str(i), f"T{i}", "a text") for i in range(2))
@@ -306,8 +298,7 @@ def test_questions_that_cannot_be_rewarded():
 def test_a_reward_without_its_terms_is_refused_before_the_run(terms, says):
   of = dict(score=lambda example, episode: terms, weights=lambda step: {"quote": 1})
   own = dataclasses.replace(recipes.get("arena"), **of)
-  with pytest.raises(ValueError, match=re.escape(says)):
-    questions.check_reward(own, SHOWN[0], "data.jsonl")
+  refused(re.escape(says), questions.check_reward, own, SHOWN[0], "data.jsonl")
 
 
 def test_a_reward_that_fails_at_an_empty_reply_is_named_by_file_and_line(caplog):
@@ -329,10 +320,7 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path):
   config.data.train = str(tmp_path / "asked.jsonl")
   evaluates = lambda: questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
   for run in (lambda: questions.training(config, recipe, tokenizer), evaluates):
-    with pytest.raises(
-      ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"
-    ):
-      run()
+    refused(r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256", run)
   config.rollout.context = 2048
   assert len(questions.training(config, recipe, tokenizer)[0]) == 3
 
@@ -352,12 +340,10 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   config_lib.validate(read)
   read.switches.action = "first"  # a setting that the run did not set can still be set
   for bad, says in ((tmp_path, "give --config"), (tmp_path / "nowhere", "there is no such folder")):
-    with pytest.raises(ValueError, match=says):
-      evaluate.config_of(bad)
+    refused(says, evaluate.config_of, bad)
   written = json.loads((run / "config.json").read_text())
   (run / "config.json").write_text(json.dumps(written | dict(stepz=3)))
-  with pytest.raises(ValueError, match="config.json: there is no setting 'stepz'"):
-    evaluate.config_of(run)
+  refused("config.json: there is no setting 'stepz'", evaluate.config_of, run)
 
 
 def test_a_model_defines_its_end_of_turn(tmp_path):
@@ -417,11 +403,9 @@ def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
   exports = lambda folder: export_hf.export(folder, folder / "out", dtype="float32")
   for reads in (evaluate.config_of, evaluate.locate, exports):
-    with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
-      reads(tmp_path)
+    refused(f"it is the folder of {what}: name a run", reads, tmp_path)
 
 
 def test_a_corpus_as_an_index_is_named(tmp_path):
   (tmp_path / "corpus.jsonl").write_text('{"id": "1", "title": "", "text": "words"}\n')
-  with pytest.raises(ValueError, match="no index here: build one with"):
-    retrieval.load_index(tmp_path / "corpus.jsonl")
+  refused("no index here: build one with", retrieval.load_index, tmp_path / "corpus.jsonl")

@@ -324,10 +324,8 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
   assert "## Figure 2" not in out
   call([], format="csv", out=str(tmp_path / "all.csv"))
   assert len((tmp_path / "all.csv").read_text().splitlines()) > 300
-  with pytest.raises((ValueError, FileNotFoundError), match="--runs=/nowhere/x: there is no such folder"):
-    call(["/nowhere/x"])
-  with pytest.raises((ValueError, FileNotFoundError), match="--table=Table 99: arena has Table 3"):
-    call([], ["Table 99"])
+  refused("--runs=/nowhere/x: there is no such folder", call, ["/nowhere/x"], error=(ValueError, FileNotFoundError))
+  refused("--table=Table 99: arena has Table 3", call, [], ["Table 99"], error=(ValueError, FileNotFoundError))
 
 
 @pytest.mark.parametrize("data", ["hotpotqa_project/qa", "musique/qa/*_dev.jsonl.gz", "data/qa/*_dev.jsonl.gz"])

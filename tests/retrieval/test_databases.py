@@ -12,6 +12,7 @@ import numpy as np
 import opensearch_server
 import pytest
 import served
+from refusals import refused
 
 from ragrl_jax.cli import build_index as command
 from ragrl_jax.retrieval import api, build_index, database_clients, databases, load_index
@@ -163,8 +164,7 @@ def test_a_collection_knows_its_encoder_and_is_fused_with_full_text(db, tmp_path
   fused = load_index(tmp_path / "both.json", timeout_s=5.0)
   assert len(fused.describe()["parts"]) == 2 and fused.search(["word3 fact11"], 1)[0][0].id == "p11"
   folder.rename(tmp_path / "moved")
-  with pytest.raises(ValueError, match="its encoder is no longer at .*e5-tiny: name it"):
-    load_index(f"{db}/vectors")
+  refused("its encoder is no longer at .*e5-tiny: name it", load_index, f"{db}/vectors")
 
 
 def test_passages_without_a_vector_are_refused():
@@ -188,8 +188,7 @@ def test_a_killed_filling_goes_on(db, peer, kind, monkeypatch):
   monkeypatch.setattr(cls, "insert", once)
   with pytest.raises(KeyboardInterrupt):
     filled(where, batch=20)
-  with pytest.raises(ValueError, match="wiki: 50 of 61 passages: run the same `ragrl index` command to continue"):
-    load_index(where)
+  refused("wiki: 50 of 61 passages: run the same `ragrl index` command to continue", load_index, where)
   monkeypatch.setattr(cls, "insert", lambda self, *given: (sizes.append(len(given[0])), insert(self, *given)))
   filled(where, batch=20)
   assert sizes == [20, 20, 20, 1] and load_index(where).describe()["rows"] == 61
@@ -256,8 +255,7 @@ def two(tmp_path_factory):
   ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_named(two, options, encoder, says):
-  with pytest.raises(ValueError, match=says.replace("(", r"\(")):
-    load_index(f"{two}/own{options}", encoder=encoder)
+  refused(says.replace("(", r"\("), load_index, f"{two}/own{options}", encoder=encoder)
 
 
 def test_other_places_are_named(db, peer, tmp_path):
@@ -267,21 +265,16 @@ def test_other_places_are_named(db, peer, tmp_path):
     ("opensearch:wiki", r"a database's address is opensearch:http\(s\)://HOST:PORT/NAME"),
     (f"opensearch:{peer.address}/wiki", "/wiki: no such collection. There are: none"),
   ):
-    with pytest.raises(ValueError, match=says):
-      load_index(where)
+    refused(says, load_index, where)
   filled(f"{db}/b")
   filled(f"{db}/a")
-  with pytest.raises(ValueError, match=r"/a: it has no field that can be its vector"):
-    load_index(f"{db}/a", encoder=Encoder())
-  with pytest.raises(ValueError, match=r"wiki.db: no such collection. There are: a, b"):
-    load_index(db)
-  with pytest.raises(ValueError, match="wiki.db: name the collection too"):
-    databases.fill(PASSAGES, "bm25", db)
+  refused(r"/a: it has no field that can be its vector", load_index, f"{db}/a", encoder=Encoder())
+  refused(r"wiki.db: no such collection. There are: a, b", load_index, db)
+  refused("wiki.db: name the collection too", databases.fill, PASSAGES, "bm25", db)
   for encoder, options in (("hashing", {}), ("bm25", dict(k1=2.0))):
     with pytest.raises(ValueError, match="in a database use bm25 without options, or a model"):
       databases.fill(PASSAGES, encoder, f"{db}/c", encoder_options=options)
-  with pytest.raises(ValueError, match="leave out search and options"):
-    load_index(f"{db}/a", options="nprobe=3")
+  refused("leave out search and options", load_index, f"{db}/a", options="nprobe=3")
   with pytest.raises(ValueError, match="metric L2, but"):
     own(db, metric="L2")
     load_index(f"{db}/own?title=chapter&text=story", encoder=Encoder())
@@ -291,8 +284,7 @@ def test_a_missing_extra_is_named(db, monkeypatch):
   monkeypatch.setitem(sys.modules, "pymilvus", None)
   monkeypatch.setitem(sys.modules, "opensearchpy", None)
   for where, extra in (("milvus:http://h/a", "milvus"), ("elasticsearch:http://h/a", "opensearch")):
-    with pytest.raises(ValueError, match=rf"needs an extra: pip install 'ragrl_jax\[{extra}\]'"):
-      load_index(where)
+    refused(rf"needs an extra: pip install 'ragrl_jax\[{extra}\]'", load_index, where)
 
 
 def test_a_server_that_is_down_is_named():
@@ -348,12 +340,10 @@ def test_errors_of_opensearch_are_retried_or_told(peer):
   peer.script = [503, 429]
   assert found.search(["fact7"], 2) == expected
   peer.script = [400]
-  with pytest.raises(api.RetrievalFailed, match="after 1 calls: status 400: so_it_goes"):
-    found.search(["fact7"], 2)
+  refused("after 1 calls: status 400: so_it_goes", found.search, ["fact7"], 2, error=api.RetrievalFailed)
   part = dict(status=200, timed_out=False, _shards=dict(total=2, successful=1, failed=1), hits=dict(hits=[]))
   peer.script = [lambda handler: dict(took=1, responses=[part])] * 3
-  with pytest.raises(api.RetrievalFailed, match="after 3 calls: a part of the index did not answer"):
-    found.search(["fact7"], 2)
+  refused("after 3 calls: a part of the index did not answer", found.search, ["fact7"], 2, error=api.RetrievalFailed)
   peer.script = [lambda handler: time.sleep(30)]
   start = time.monotonic()
   with pytest.raises(api.RetrievalFailed, match="after 1 calls: .*timed out"):

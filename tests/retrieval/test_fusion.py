@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 import scorer_folders
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models import scorers
@@ -62,8 +63,7 @@ def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
   assert fused.read([("a", "")], 1) == [[Passage("a", "", "text of a", 1.0)]]
   assert [part["kind"] for part in fused.describe()["parts"]] == ["scripted"] * 2
   closed = fusion.Fused([types.SimpleNamespace(search=None, describe=dict)])  # such as a recording
-  with pytest.raises(ValueError, match="the first retriever .SimpleNamespace. opens no documents"):
-    closed.read([("a", "")], 1)
+  refused("the first retriever .SimpleNamespace. opens no documents", closed.read, [("a", "")], 1)
 
 
 class Length:
@@ -118,8 +118,7 @@ def test_a_file_that_names_itself_is_refused(tmp_path):
   for names in (["a.json"], ["./b.json", "../" + tmp_path.name + "/a.json"]):
     for name, other in zip("ab", [*names, "a.json"]):
       (tmp_path / f"{name}.json").write_text(json.dumps(dict(indexes=[other])))
-    with pytest.raises(ValueError, match="a.json: it is among its own indexes"):
-      load_index(tmp_path / "a.json")
+    refused("a.json: it is among its own indexes", load_index, tmp_path / "a.json")
 
 
 def test_a_file_fuses_indexes(folder):
@@ -130,8 +129,7 @@ def test_a_file_fuses_indexes(folder):
   assert found.search(["word3 fact 17", "title 2"], 5) == want.search(["word3 fact 17", "title 2"], 5)
   assert found.describe() == want.describe() and found.describe()["parts"][1]["kind"] == "dense"
   assert [p.id for p in found.read([("p7", "")], 1)[0]] == ["p7"]
-  with pytest.raises(ValueError, match="belong to one index"):
-    load_index(folder / "both.json", options="nprobe=4")
+  refused("belong to one index", load_index, folder / "both.json", options="nprobe=4")
 
 
 def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch):
@@ -174,8 +172,7 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
 ])  # fmt: skip
 def test_files_with_mistakes(folder, card, says):
   (folder / "wrong.json").write_text(json.dumps(card))
-  with pytest.raises(ValueError, match=says):
-    load_index(folder / "wrong.json")
+  refused(says, load_index, folder / "wrong.json")
 
 
 @pytest.mark.slow  # compiles a small model

@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import trec_runs
+from refusals import refused
 
 from ragrl_jax.cli import trec_run
 from ragrl_jax.core.metrics import retrieval as metrics
@@ -30,8 +31,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
     ({"q 1": [Passage("a", "", "", 1.0)]}, "white space"), ({"q1": [Passage("a b", "", "", 1.0)]}, "white space"),
     ({"q1": [Passage("a", "", "")]}, "no score"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=says):
-      write_run(tmp_path / "run.txt", bad)
+    refused(says, write_run, tmp_path / "run.txt", bad)
   assert read_run(tmp_path / "run.txt") and not list(tmp_path.glob(".*"))  # the old file is whole
 
 
@@ -68,8 +68,7 @@ def test_queries_in_all_their_forms(tmp_path):
 ])  # fmt: skip
 def test_bad_lines_are_refused_by_file_and_line(tmp_path, read, text, says):
   (tmp_path / "x.txt").write_text(text)
-  with pytest.raises(ValueError, match=says):
-    read(tmp_path / "x.txt")
+  refused(says, read, tmp_path / "x.txt")
 
 
 def test_the_command_searches_writes_and_scores(tmp_path, monkeypatch, capsys):
@@ -88,8 +87,7 @@ def test_the_command_searches_writes_and_scores(tmp_path, monkeypatch, capsys):
   assert [line.split()[:4] for line in (tmp_path / "run.txt").read_text().splitlines()][:1] == [["q", "Q0", "d3", "1"]]
   assert len((tmp_path / "run.txt").read_text().splitlines()) == 5
   monkeypatch.setattr(sys, "argv", ["ragrl trec", *map(str, ["--run", tmp_path / "test.tsv", *flags[2:], *search])])
-  with pytest.raises(ValueError, match="--run=.*test.tsv: this file is read, too"):
-    trec_run.main()
+  refused("--run=.*test.tsv: this file is read, too", trec_run.main)
 
 
 @pytest.mark.parametrize(("judged", "ranked"), [("d", ["d", "e"]), ("d#1", ["d#0", "d#1", "e#0"])])
