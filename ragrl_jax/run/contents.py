@@ -1,6 +1,7 @@
 """Digests of the files that a run's settings name: a resumed run compares them, whatever the files' paths are."""
 
 import hashlib
+import itertools
 import json
 import linecache
 import pathlib
@@ -13,7 +14,7 @@ from ragrl_jax.data import digests
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.store import sums
+from ragrl_jax.store import folders, sums
 
 _SETTINGS = re.compile(r"^def get_config\b.*?(?=^[^\s#)]|\Z)", re.MULTILINE | re.DOTALL)
 _READ = (".json", ".jinja", ".model", ".txt")  # files of a model's folder that are read beside the weights
@@ -60,12 +61,18 @@ def of_folder(place: str, setting: str = "") -> str:
     return f"{'-'.join(weights)}+{path.name}"
   digest = hashlib.sha256()
   for file in sorted(path.rglob("*")):
-    if file.suffix in _READ and not file.name.endswith(".index.json"):
+    if file.suffix in _READ and not file.name.endswith(".index.json") and not _in_results(file.parent, path):
       content = file.read_bytes()
       if file.name == lora.CONFIG:  # the base's path
         content = json.dumps(dict(json.loads(content), base_model_name_or_path=""), sort_keys=True).encode()
       digest.update(f"{file.relative_to(path).as_posix()} {len(content)} ".encode() + content)
   return f"{'-'.join(weights)}+{digest.hexdigest()[:16]}"
+
+
+def _in_results(folder: pathlib.Path, model: pathlib.Path) -> bool:
+  """Whether a folder below a model's holds a run, an evaluation or an index, or lies in such a folder."""
+  below = itertools.takewhile(lambda one: one != model, (folder, *folder.parents))
+  return any((one / mark).exists() for one in below for marks in folders.MARKS.values() for mark in marks)
 
 
 def of_questions(examples: Sequence[structs.Example]) -> str:

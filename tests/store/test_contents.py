@@ -34,7 +34,9 @@ def test_a_folder_is_its_weights_and_what_is_read_beside_them(tmp_path):
   (one / "1_Pooling").mkdir()
   (one / "1_Pooling" / "config.json").write_text("{}")  # of an encoder
   found.add(contents.of_folder(str(one)))
-  assert len(found) == 4
+  (one / "rl" / "checkpoints").mkdir(parents=True)  # a run on this model
+  (one / "rl" / "config.json").write_text("{}")
+  assert len(found) == 4 and contents.of_folder(str(one)) in found
   shutil.move(one / "model.safetensors", one / "adapter_model.safetensors")
   (one / lora.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="x", r=4)))
   first = contents.of_folder(str(one))
