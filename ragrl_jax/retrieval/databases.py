@@ -188,7 +188,7 @@ def fill(
     encoder: "bm25", or what makes the vectors; not "hashing", whose words are in the index's folder.
     where: the address, with the collection's name.
     chunks, encoder_options, batch: see `build_index`.
-    overwrite: replace a collection of the same name.
+    overwrite: replace a collection of the same name, unless it is an unfinished one with these contents.
     key: see `open_database`.
 
   Raises:
@@ -211,16 +211,18 @@ def fill(
     if described["kind"] != "bm25":
       model = encoders.fit(encoder, described, corpus_rows, pathlib.Path(folder))
       card |= dict(encoder=dict(described, settings=dict(model.settings)), dim=model.dim)
+    total = len(corpus_rows)
     if database.exists():
-      if overwrite:
+      same = database.card() == card
+      if overwrite and not (same and database.rows() < total):  # a killed filling is continued
         database.drop()
-      elif database.card() != card:
+      elif not same:
         raise ValueError(
           f"{database.shown}: it exists, with other contents: name another, or replace it (--overwrite)."
         )
     if not database.exists():
       database.create(card)
-    stored, total = database.rows(), len(corpus_rows)
+    stored = database.rows()
     # Any passage of a batch that was not stored whole may be missing, so the batch is sent again.
     rows = range(stored if stored == total else stored // batch * batch, total)
     with tqdm(total=total, initial=rows.start, desc="fill", unit=" passages", disable=not progress) as bar:

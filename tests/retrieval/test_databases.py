@@ -190,7 +190,7 @@ def test_a_killed_filling_goes_on(db, peer, kind, monkeypatch):
     filled(where, batch=20)
   refused("wiki: 50 of 61 passages: run the same `ragrl index` command to continue", load_index, where)
   monkeypatch.setattr(cls, "insert", lambda self, *given: (sizes.append(len(given[0])), insert(self, *given)))
-  filled(where, batch=20)
+  filled(where, batch=20, overwrite=kind == "milvus")
   assert sizes == [20, 20, 20, 1] and load_index(where).describe()["rows"] == 61
   filled(where)  # it is full
   with pytest.raises(ValueError, match="exists, with other contents: name another, or replace it"):
