@@ -19,6 +19,7 @@ COMMAND = "command:"
 MOST_BYTES = 1 << 20  # most bytes that a command may print
 MOST_LATE = 128  # most functions that still run in their threads after their time limit
 LOOP_S = 1.0  # seconds in which the event loop of `async def` functions must give a sign
+LOOK_S = 0.5  # seconds between two looks whether a command has ended
 
 
 class Died(Exception):
@@ -122,7 +123,10 @@ class Program:
     return value if value is None or isinstance(value, dict | str) else lines[-1]
 
   async def _talk(self, process: asyncio.subprocess.Process, task: bytes) -> list[bytes]:
-    """Sends the task; returns what the process printed, and its errors, once it has ended. If it is too much: Died."""
+    """Sends the task; returns what the process printed, and its errors, once it has ended. If it is too much: Died.
+
+    What the process has left running is ended, too.
+    """
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     assert stdin and stdout and stderr
 
@@ -141,7 +145,15 @@ class Program:
           self._kill(process)
       return bytes(outputs)
 
-    _, *outputs = await asyncio.gather(send(), printed(stdout), printed(stderr))
+    talk = asyncio.gather(send(), printed(stdout), printed(stderr))
+    try:
+      while process.returncode is None and not talk.done():
+        await asyncio.wait({talk}, timeout=LOOK_S)
+      if not talk.done():  # what it has started and left running holds its output open
+        self._kill(process)
+      _, *outputs = await talk
+    finally:
+      talk.cancel()
     await process.wait()
     if max(map(len, outputs)) > MOST_BYTES:
       raise Died(f"the program {self.name} printed more than {MOST_BYTES} bytes, the most that it may print.")
