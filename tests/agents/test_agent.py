@@ -134,7 +134,8 @@ def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
   script = tmp_path / "agent.py"
   script.write_text(
     textwrap.dedent("""
-      import json, os, sys, urllib.request
+      import json, os, subprocess, sys, urllib.request
+      subprocess.Popen(["sleep", "9999"])  # it holds the output open
       task = json.loads(sys.stdin.readline())
       assert "golds" not in task and os.environ["OPENAI_BASE_URL"] == task["base_url"]
       body = json.dumps(dict(model="any", messages=[dict(role="user", content=task["question"])])).encode()
@@ -218,15 +219,8 @@ def test_wrong_switches_are_refused_before_anything_runs(switches, says):
 
 def test_results_that_cannot_be_read():
   rewards_ = (dict(reward=value) for value in ("x", float("nan"), 10**400))
-  for returned in (
-    3,
-    dict(answer=3),
-    *rewards_,
-    dict(more=object()),
-    dict(rewrites=2),
-    dict(error="x"),
-    dict(searches=7),
-  ):
+  own = (dict(rewrites=2), dict(error="x"), dict(searches=7))
+  for returned in (3, dict(answer=3), *rewards_, dict(more=object()), *own):
     with pytest.raises(ValueError, match="must be|no JSON|uses for its own counts"):
       task_lib.read(returned)
 
