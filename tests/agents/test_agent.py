@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 import types
+from unittest import mock
 
 import agent_programs
 import httpx
@@ -97,7 +98,7 @@ def test_a_rewritten_history_is_split_into_rows_and_requests_at_the_same_time_ar
   assert episode.starts == (2,) and {part[1].text for part in episode.conversations} == {"x", "y"}
 
 
-def test_a_program_that_dies_or_hangs_is_named(tokenizer):
+def test_a_program_that_dies_or_hangs_is_named(tokenizer, caplog):
   refused("agent_programs:dies raised KeyError: 'the key", "dies", ChatPolicy(tokenizer, ["x"]))
   refused("exits raised SystemExit: usage", "exits", ChatPolicy(tokenizer, []))
   began, late = time.monotonic(), r"hangs gave no result within 0.3 s \(config.switches.timeout_s\)"
@@ -105,6 +106,9 @@ def test_a_program_that_dies_or_hangs_is_named(tokenizer):
   assert time.monotonic() - began < 50
   refused("odd: it returned int: it must be a text, None or a mapping", "odd", ChatPolicy(tokenizer, []))
   refused("the index is gone", "loop", ChatPolicy(tokenizer, [CALL, "x"]), Tools(fails=True), search=True)
+  away = mock.Mock(side_effect=structs.ToolFailed("the model's server is down"))
+  refused("the model's server is down", "loop", ChatPolicy(tokenizer, away))
+  assert "completions failed" not in caplog.text  # it is no internal error
   # By choice it is an episode without an answer.
   recipe, episode = played("dies", ChatPolicy(tokenizer, ["Italy"]), errors="score")
   assert episode.facts["answer"] is None and "KeyError" in episode.facts["error"]

@@ -127,14 +127,13 @@ class Session:
     """Any error but a refusal is an error of this library, even if the client has disconnected."""
     self._tasks.discard(task)
     if not task.cancelled() and not isinstance(error := task.exception(), Refused | None):
-      self.crashed = error
+      self.crashed = self.crashed or error
 
   async def _search(self, query: str, k: int | None) -> tuple[structs.Passage, ...]:
     try:
       result = tuple(await self._tools.search(query, k))
     except structs.ToolFailed as failure:
-      self.failure = self.failure or str(failure)
-      raise Refused(502, str(failure)) from None
+      raise self._failed(failure) from None
     self._found.append((query, result))
     self.searches += 1
     return result
@@ -156,7 +155,11 @@ class Session:
       inside = thinks(request, self._reading.tokenizer)
       outside = lambda text: call_texts.outside(text)[1] == len(text)  # in a thought, a call's mark ends nothing
       ends = lambda text: any(stop in text for stop in request.stops) or outside(structs.THINK * inside + text)
-      segment = await record.talk.generate(stop=stops, max_new_tokens=most, ends=ends)
+      try:
+        segment = await record.talk.generate(stop=stops, max_new_tokens=most, ends=ends)
+      except structs.ToolFailed as failure:  # of a server's model; a client that asks again would find it generating
+        self._over = True
+        raise self._failed(failure) from None
       if not segment.ids:
         self._forget(record)
         raise self._full()
@@ -259,6 +262,10 @@ class Session:
       return new[1:] if ended else new
     same = next((i for i, (a, b) in enumerate(zip(text, now)) if a != b), min(len(text), len(now)))
     return f"the text from character {same} on was {text[same : same + 40]!r} and is now {now[same : same + 40]!r}."
+
+  def _failed(self, failure: structs.ToolFailed) -> Refused:
+    self.failure = self.failure or str(failure)
+    return Refused(502, str(failure))
 
   def _full(self) -> Refused:
     self.ended = "budget"
