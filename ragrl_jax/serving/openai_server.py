@@ -44,7 +44,7 @@ class Limits:
   Attributes:
     max_bytes: largest body of a request.
     max_tokens: most tokens of a reply; 0: as many as the context allows.
-    max_replies: most replies per request: number of prompts times n.
+    max_replies: most replies per request (number of prompts times n), but not more than `max_waiting`.
     max_waiting: most replies, over all requests, that are being sampled or waiting.
     timeout_s: most seconds per request, including waiting.
     drain_s: most seconds that new weights make new requests wait for the replies that run.
@@ -86,7 +86,8 @@ class Application(Site):
     engine = thread.engine
     self._thread, self._limits, self._reload, self._key, self._local = thread, limits, reload, key, local
     most = min(limits.max_tokens or engine.context, engine.context)
-    self._served = Served(name, engine.tokenizer, engine.stops.rows, engine.context, most, limits.max_replies, tools)
+    replies_at_once = min(limits.max_replies, limits.max_waiting)  # "ask again later" would never help with more
+    self._served = Served(name, engine.tokenizer, engine.stops.rows, engine.context, most, replies_at_once, tools)
     self._gate, self._waiting = Gate(), 0
 
   def failed(self) -> str:

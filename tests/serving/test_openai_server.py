@@ -233,6 +233,7 @@ def test_limits_of_body_and_queue():
   with serving(held, limits=limits) as (url, _), futures.ThreadPoolExecutor() as pool:
     status, said = post(url, "completions", prompt="x" * 400)
     assert status == 413 and "400 bytes" in said["error"]["message"]
+    assert post(url, "completions", prompt="a", n=3)[0] == 400  # no wait would help
     two = pool.submit(post, url, "completions", prompt="a", n=2)
     until(lambda: waiting(url) == 2)
     status, said = post(url, "completions", prompt="a")
