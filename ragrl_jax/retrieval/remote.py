@@ -135,7 +135,8 @@ class RemoteRetriever(api.Searches):
       if reply.status == 200:
         return _read(reply.body, texts, k)
     except http.AnswerTooLarge:
-      raise outage.Failed(f"the answer is longer than {self._max_bytes} bytes (max_bytes)", again=False) from None
+      long = f"the answer is longer than {self._max_bytes} bytes (max_bytes)"
+      raise outage.Failed(long, again=False, apart=True) from None
     except http.NoAnswerInTime:
       late = f"no whole answer within {self._timeout:g} s (config.retrieval.timeout_s)"
       raise outage.Failed(late, away=True) from None

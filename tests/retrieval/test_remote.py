@@ -131,7 +131,8 @@ def test_a_refused_topk_is_reported_at_once(served):
 def test_only_queries_that_the_server_refuses_alone_fail(served):
   index, address = served
   queries = [f"word{i % 4} fact" for i in range(9)]  # more than the server takes at once
-  assert load_index(address).search(queries, 2) == index.search(queries, 2)
+  for limits in ({}, dict(max_bytes=600)):  # or than the client reads at once
+    assert RemoteRetriever(address, check=False, **limits).search(queries, 2) == index.search(queries, 2)
   long = ["word1 " + name * 2000 for name in "xy"]
   with pytest.raises(api.RetrievalFailed, match="no passages for 'word1 xxx.* after 1 calls: status 413") as failure:
     load_index(address).search([*queries[:4], long[0], *queries[:2], long[1]], 2)
