@@ -135,9 +135,10 @@ class Batcher:
         raise ValueError(f"the retriever gave {len(results)} answers to {len(texts)} texts.")
       each = iter(results)
       return [[self._render(next(each), part.request.option) for _ in range(part.start, part.stop)] for part in parts]
-    except Exception as error:  # noqa: BLE001  (raised again by the requests' futures)
-      if isinstance(error, StopIteration):  # a bug in the retriever; a future takes no StopIteration
-        error = RuntimeError("the retriever raised StopIteration")
+    except BaseException as error:  # noqa: BLE001  (raised again by the requests' futures)
+      if isinstance(error, StopIteration) or not isinstance(error, Exception):
+        # A future takes no StopIteration. Any other would end this thread, unseen: panics of Rust are no Exception.
+        error = RuntimeError(f"the retriever raised {type(error).__name__}: {error}")
       return [error] if len(parts) == 1 else [part_results for part in parts for part_results in self._found([part])]
 
   def _done(self, parts: list[_Part], found: list[list[Any] | Exception], seconds: float) -> None:

@@ -141,11 +141,12 @@ def test_only_queries_that_the_server_refuses_alone_fail(served):
 
 def test_a_failing_retriever_behind_the_server_has_its_own_status():
   def search(queries, k):
-    raise api.RetrievalFailed("the one behind is down", queries)
+    raise BaseException("a panic") if queries == ["panic"] else api.RetrievalFailed("the one behind is down", queries)
 
-  with kit.serving(types.SimpleNamespace(describe=dict, search=search)) as (address,):
-    with pytest.raises(ToolFailed, match="after 2 calls: status 502: .*the one behind is down"):
-      load_index(address, retries=1).search(["x"], 1)
+  with kit.serving(types.SimpleNamespace(describe=dict, search=search), limits=server.Limits(workers=1)) as (address,):
+    for query, says in (("panic", "500"), ("x", "502: .*the one behind is down")):
+      with pytest.raises(ToolFailed, match=f"after 2 calls: status {says}"):
+        load_index(address, retries=1).search([query], 1)
 
 
 def test_requests_have_search_r1s_form():
