@@ -218,12 +218,16 @@ def test_signs_that_a_terminal_lacks_are_printed_as_escapes():
   assert (told.returncode, told.stderr) == (0, b"") and rb"\u2192" in told.stdout
 
 
-@pytest.mark.slow  # starts a process
-def test_ctrl_c_shows_no_traceback():
-  text = "import signal, types\nfrom ragrl_jax.cli import commands\n"
-  text += "commands.start(types.SimpleNamespace(main=lambda: signal.raise_signal(signal.SIGINT)))"
-  told = subprocess.run([sys.executable, "-c", text], cwd=ROOT, stderr=subprocess.PIPE)
-  assert (told.returncode, told.stderr) == (-signal.SIGINT, b"")
+@pytest.mark.slow  # starts two processes
+def test_ctrl_c_shows_no_traceback_and_ends_the_wait_for_a_question():
+  text = "import os, signal, threading, types\nfrom ragrl_jax.cli import ask, commands\n"
+  text += "later = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])\n"
+  silent, held = os.pipe()
+  for main in ("signal.raise_signal(signal.SIGINT)", "later.start() or ask._session([], None)"):
+    run = f"{text}commands.start(types.SimpleNamespace(main=lambda: {main}))"
+    told = subprocess.run([sys.executable, "-c", run], cwd=ROOT, stdin=silent, stderr=subprocess.PIPE)
+    assert told.returncode == -signal.SIGINT and not re.search(b"Traceback|Interrupt", told.stderr), told.stderr
+  os.close(silent), os.close(held)
 
 
 def test_a_path_may_begin_with_the_users_home(monkeypatch):

@@ -69,7 +69,7 @@ def main(words):
       askers.append(ask_checkpoint.Asker(sampler, checkpoint))
     if PAGE.value:
       _page(askers, _examples(configs[0][0]))
-    failed = not PAGE.value and asyncio.run(_session(askers, example))
+    failed = not PAGE.value and _session(askers, example)
   finally:
     for asker in askers:
       asker.close()
@@ -119,20 +119,21 @@ def _example(config, words: Sequence[str]) -> structs.Example | None:
   return matches[0]
 
 
-async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
+def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
   """Asks the question, or each line of the input. Returns whether an answer failed, or a verdict did not come."""
   if example is not None:
-    return await _ask(askers, example, [])
+    return asyncio.run(_ask(askers, example, []))
   failed, earlier, terminal = False, [], sys.stdin.isatty()
   if terminal:
     print("Enter one question per line; an empty line ends.")
-  while read := await asyncio.to_thread(sys.stdin.readline):
+  # Read outside of an event loop: Ctrl-C would not end one whose thread waits for a line.
+  while read := sys.stdin.readline():
     if not (line := read.strip()):
       if terminal:
         break
       continue
     text = ask_checkpoint.in_conversation(earlier, line) if CONVERSATION.value else line
-    failed |= await _ask(askers, structs.Example(str(uuid.uuid4()), text, ()), earlier, line)
+    failed |= asyncio.run(_ask(askers, structs.Example(str(uuid.uuid4()), text, ()), earlier, line))
   return failed
 
 
