@@ -191,8 +191,8 @@ class _Batches:
       # A future takes no StopIteration, an error that is no Exception would end the event loop, and a CancelledError
       # would look like a search that this program has cancelled.
       raise RuntimeError(f"{type(raised).__name__}: {raised}") from raised
-    if len(different) == len(questions) or len(answers) != len(different):  # a wrong number is refused by `_returned`
-      return answers
+    if len(answers) != len(different):
+      raise ToolFailed(f"{self._name} gave {len(answers)} answers to {len(different)} questions.")
     answer_of = dict(zip(different, answers))
     return [answer_of[question] for question in questions]
 
@@ -202,9 +202,7 @@ class _Batches:
     # A failed or slow server raises ToolFailed, which masks the episode. Any other error is a bug and ends the run.
     if task.cancelled():
       error = ToolFailed(f"{self._name} was cancelled.")
-    elif (error := task.exception()) is None and len(task.result()) != len(batch):
-      error = ToolFailed(f"{self._name} gave {len(task.result())} answers to {len(batch)} questions.")
-    elif isinstance(error, TimeoutError):
+    elif isinstance(error := task.exception(), TimeoutError):
       error = ToolFailed(f"{self._name} gave no answer within {self._timeout_s:g} s ({self._setting}).")
     elif isinstance(error, OSError):
       error = ToolFailed(f"{self._name} failed: {error}")

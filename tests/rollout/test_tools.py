@@ -210,10 +210,11 @@ def test_sizes_must_be_positive(wrong):
 
 
 def test_equal_questions_of_a_moment_are_asked_once():
-  """A group's samples search for the same question: the retriever sees it once, and each gets the answer."""
   retriever, asked = Retriever(), ["a"] * 8 + ["b", "a"]
   found = ask(RetrievalTools(retriever, top_k=1), *asked)
   assert retriever.batches == [(("a", "b"), 1)] and [passage.id for (passage,) in found] == asked
+  several = ask(RetrievalTools(Retriever(lambda queries, k: [[]] * 3)), "a", "a", "b")
+  assert all("3 answers to 2" in str(one) for one in several)  # no answer for each who asked
 
 
 def test_vectors_have_length_one_and_are_short():
