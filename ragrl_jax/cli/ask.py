@@ -13,6 +13,7 @@ With --against OTHER_RUN it shows two checkpoints side by side.
 import asyncio
 import json
 import pathlib
+import socket
 import sys
 import uuid
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ EXAMPLES = 3  # questions that the page shows
 def main(words):
   """Runs `ragrl ask`."""
   compile_cache.keep()
+  listener = http_limits.bound("127.0.0.1", PORT.value, "--port") if PAGE.value else None
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):
     evaluate.locate(checkpoint)
   checks.devices()
@@ -67,16 +69,16 @@ def main(words):
     for config, checkpoint in configs:
       sampler = checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
       askers.append(ask_checkpoint.Asker(sampler, checkpoint))
-    if PAGE.value:
-      _page(askers, _examples(configs[0][0]))
-    failed = not PAGE.value and _session(askers, example)
+    if listener is not None:
+      _page(askers, _examples(configs[0][0]), listener)
+    failed = listener is None and _session(askers, example)
   finally:
     for asker in askers:
       asker.close()
   sys.exit(1 if failed else 0)
 
 
-def _page(askers: list[ask_checkpoint.Asker], examples: list[str]) -> None:
+def _page(askers: list[ask_checkpoint.Asker], examples: list[str], listener: socket.socket) -> None:
   """Serves the page until it is interrupted, or an engine fails."""
   application = ask_page.Application(askers, examples=examples)
   server = uvicorn.Server(http_limits.configured(application, host="127.0.0.1", port=PORT.value))
@@ -84,7 +86,7 @@ def _page(askers: list[ask_checkpoint.Asker], examples: list[str]) -> None:
     asker.thread.failed = lambda error: setattr(server, "should_exit", True)
   print(f"Open http://127.0.0.1:{PORT.value} in a browser of this machine. Ctrl-C ends.", flush=True)
   try:
-    server.run()
+    server.run(sockets=[listener])
   except KeyboardInterrupt:
     pass
   if any(asker.thread.error for asker in askers):

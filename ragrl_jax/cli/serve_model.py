@@ -58,7 +58,7 @@ DRAIN_S = flags.DEFINE_float(
 def main():
   """Runs `ragrl serve-model`."""
   compile_cache.keep()
-  path_given, key = CHECKPOINT.value, _key()
+  path_given, key, listener = CHECKPOINT.value, _key(), http_limits.bound(HOST.value, PORT.value)
   checkpoint = evaluate.best(path_given, BEST.value) if BEST.value else path_given
   evaluate.locate(checkpoint)
   checks.devices()
@@ -86,7 +86,7 @@ def main():
   where = f"http://{HOST.value}:{PORT.value}/v1"
   print(f"{where} serves {name}, version {sampler.engine.version}, context {sampler.engine.context}", flush=True)
   try:
-    server.run()
+    server.run(sockets=[listener])
   except KeyboardInterrupt:
     pass
   thread.close()

@@ -6,6 +6,7 @@ import dataclasses
 import hmac
 import math
 import resource
+import socket
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -148,6 +149,22 @@ class _Guarded(H11Protocol):
     self.transport.write(LATE)
     self.transport.close()
     self.loop.call_later(1.0, self.transport.abort)
+
+
+def bound(host: str, port: int, flags: str = "--host or --port") -> socket.socket:
+  """A server's socket, for `uvicorn.Server.run`: an address that is taken is refused before anything is loaded.
+
+  Raises:
+    OSError: the address cannot be used; the message names the flags.
+  """
+  listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+  listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+  try:
+    listener.bind((host, port))
+  except OSError as error:
+    listener.close()
+    raise OSError(f"{host}:{port}: {error.strerror}: choose another {flags}.") from None
+  return listener
 
 
 def configured(application: Any, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Config:

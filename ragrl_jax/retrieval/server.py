@@ -67,15 +67,9 @@ def serve(
   Raises:
     ValueError: `load` failed; OSError: the port is taken.
   """
-  listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-  listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-  try:
-    listener.bind((host, port))
-  except OSError as error:
-    raise OSError(f"{host}:{port}: {error.strerror}: choose another --host or --port.") from None
   settings = dict(host=host, limits=limits, key=key)
-  name = f"http://{host}:{listener.getsockname()[1]}"
-  with listener:
+  with http_limits.bound(host, port) as listener:
+    name = f"http://{host}:{listener.getsockname()[1]}"
     if processes == 1:
       _serve(load, listener, settings, ready=lambda description: say(f"{name} serves {description}"))
       return

@@ -8,6 +8,7 @@ import sys
 import httpx
 import pytest
 import small_engine as kit
+from console import ragrl
 from flax import nnx
 from patience import until
 from small_server import drawn
@@ -33,8 +34,7 @@ def answers(client):
 @pytest.mark.long  # starts a process that compiles an engine
 def test_a_folder_is_served_and_read_again(tmp_path):
   weights.save_pretrained(kit.model(), kit.CONFIG, tmp_path / "model")
-  with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
+  with socket.create_server(("127.0.0.1", 0)) as free:
     port = free.getsockname()[1]
   command = [sys.executable, "-m", "ragrl_jax", "serve-model", f"--checkpoint={tmp_path}/model", f"--port={port}"]
   command += ["--config.prompting.tokenizer=bytes", "--key_variable=KEY", *SIZES]
@@ -67,6 +67,15 @@ def test_a_folder_is_served_and_read_again(tmp_path):
   finally:
     server.kill()
     server.communicate()
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_read(tmp_path):
+  with socket.create_server(("127.0.0.1", 0)) as other:
+    port = other.getsockname()[1]
+    for command, other_flags in (("serve-model", "--host or --port"), ("ask --page --config=small:smoke", "--port")):
+      told = ragrl(*command.split(), f"--checkpoint={tmp_path}", f"--port={port}")
+      says = f"error: 127.0.0.1:{port}: Address already in use: choose another {other_flags}.\n"
+      assert (told.returncode, told.stderr) == (2, says)
 
 
 def test_a_run_is_found_by_its_folder(tmp_path):
