@@ -90,8 +90,7 @@ def test_a_key_is_asked_of_every_page(folder):
       assert client.get(page).status_code == 401
     for wrong in ("s3cret-ü", "Bearer s3cret", "Bearer s3cret-üx", "Basic s3cret-ü", "Bearer"):
       said = client.post("/retrieve", json=dict(queries=["fact1"]), headers=dict(authorization=wrong.encode()))
-      assert said.status_code == 401 and said.headers["www-authenticate"] == "Bearer"
-      assert "s3cret" not in said.text
+      assert said.status_code == 401 and said.headers["www-authenticate"] == "Bearer" and "s3cret" not in said.text
     right = dict(authorization="Bearer s3cret-ü".encode())
     assert client.post("/retrieve", json=dict(queries=["fact1"]), headers=right).status_code == 200
 

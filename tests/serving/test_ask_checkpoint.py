@@ -113,8 +113,7 @@ def test_each_step_is_judged_by_the_judge_of_its_kind():
   judges = {name: Judge(1.0) for name in ("", *steps_lib.TERMS)}
   (answer,), _ = ask(asked.asker(asked.SEARCHED, judge=judges))
   thought = 'It says "Kormin was born in Tolper." [1]'
-  assert judges[""].pairs == []
-  assert judges["think_search"].pairs == [("I look it up.", "birthplace of Kormin")]
+  assert judges[""].pairs == [] and judges["think_search"].pairs == [("I look it up.", "birthplace of Kormin")]
   assert judges["think_answer"].pairs == [(thought, "Tolper")]
   ((results, claim),) = judges["information_think"].pairs
   assert results.startswith("Doc 1(Title: Kormin)") and claim == thought

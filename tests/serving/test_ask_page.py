@@ -119,8 +119,7 @@ def test_a_client_that_leaves_ends_its_answer():
   slow = Slow()
   with page(in_turn, tools=RetrievalTools(slow)) as (url, (asker,)):
     with CLIENT.stream("POST", f"{url}/ask", json=dict(question="Where?")):
-      assert slow.searching.wait(120)
-      assert asker.player.engine._left
+      assert slow.searching.wait(120) and asker.player.engine._left
     until(lambda: not asker.thread._turns and not asker.player.engine._left)
     slow.go.set()
     assert ask(url, question="Where was he born?")[0] == 200

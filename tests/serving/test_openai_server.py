@@ -55,8 +55,7 @@ def test_tokens_and_logprobs_are_the_engines_own(own, server):
     ids, logprobs, end = own[name]
     status, said = post(server, "chat/completions", **ASKED, **how)
     (choice,) = said["choices"]
-    assert status == 200 and tokens(choice) == (ids, logprobs)
-    assert said["prompt_token_ids"] == IDS
+    assert status == 200 and tokens(choice) == (ids, logprobs) and said["prompt_token_ids"] == IDS
     assert choice["message"]["content"] == kit.TOKENIZER.decode(ids) and choice["stop_reason"] is None
     assert choice["finish_reason"] == ("length" if end == lanes.FULL else "stop")
     assert said["usage"] == dict(prompt_tokens=len(IDS), completion_tokens=len(ids), total_tokens=len(IDS) + len(ids))
@@ -396,5 +395,4 @@ def test_two_hundred_streams_at_a_time_and_nothing_compiles():
       assert [t for chunk in found[i] for t in chunk["choices"][0]["token_ids"]] == one["token_ids"]
       assert "".join(chunk["choices"][0]["text"] for chunk in found[i]) == one["text"]
     ends = [chunks[-1]["choices"][0]["finish_reason"] for chunks in found]
-    assert set(ends) <= {"stop", "length"} and waiting(url) == 0
-    assert not application._thread.engine._conversations
+    assert set(ends) <= {"stop", "length"} and waiting(url) == 0 and not application._thread.engine._conversations
