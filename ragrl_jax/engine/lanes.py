@@ -138,6 +138,7 @@ class Counters:
   prefill_s: float = 0.0
   sampled_tokens: int = 0
   prefilled_tokens: int = 0
+  prefill_places: int = 0  # tokens that the calls of `extend` had room for
   shared_tokens: int = 0  # prompt tokens that were copied, not computed
   lane_steps: int = 0  # lanes × steps
   drawing_steps: int = 0  # lane steps that sampled a token or more; exactly one token without drafts
@@ -157,6 +158,11 @@ class Counters:
     self.drafted_tokens += int(chunk.drafted.sum())
     self.kept_tokens += int(chunk.kept.sum())
     self.chunks += 1
+
+  @property
+  def prefill_filled(self) -> float:
+    """Share of the places of `extend` that held a token."""
+    return self.prefilled_tokens / self.prefill_places if self.prefill_places else 0.0
 
   @property
   def occupancy(self) -> float:

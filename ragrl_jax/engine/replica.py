@@ -406,12 +406,12 @@ def prefill(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters:
   before = counters.extensions
   for width in sizes.widths:  # the widest extensions first; a narrower one may take the rest
     while any(fills := [replica.fills(width) for replica in replicas]):
-      _extend(replicas, cache, fills, width, counters)
+      _extend(replicas, cache, fills, width, sizes, counters)
   for replica in replicas:
     replica.join()
   for width in sizes.widths:
     while any(batches := [replica.batch(width) for replica in replicas]):
-      _extend(replicas, cache, batches, width, counters)
+      _extend(replicas, cache, batches, width, sizes, counters)
       for replica, batch in zip(replicas, batches):
         replica.extended(batch)
   return counters.extensions > before
@@ -435,7 +435,9 @@ def extension(conversation: ConversationState, width: int) -> Extension:
   return Extension(tokens, conversation.cached, conversation.pages, conversation.slot)
 
 
-def _extend(replicas, cache, batches: Sequence[Sequence[ConversationState]], width: int, counters: Counters) -> None:
+def _extend(
+  replicas, cache, batches: Sequence[Sequence[ConversationState]], width: int, sizes: Sizes, counters: Counters
+) -> None:
   run_copies(replicas, cache)
   extensions = [[extension(item, width) for item in batch] for batch in batches]
   cache.extend(extensions, width)
@@ -444,3 +446,4 @@ def _extend(replicas, cache, batches: Sequence[Sequence[ConversationState]], wid
       conversation.cached += len(item.tokens)
       counters.prefilled_tokens += len(item.tokens)
   counters.extensions += 1
+  counters.prefill_places += len(batches) * sizes.widths[width] * width

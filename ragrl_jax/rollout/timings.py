@@ -54,6 +54,7 @@ class Timings:
       "beside_s": self.beside_s,
       "sampled_tokens": self.engine.sampled_tokens,
       "prefilled_tokens": self.engine.prefilled_tokens,
+      "prefill_filled": self.engine.prefill_filled,
       "shared_tokens": self.engine.shared_tokens,
       "lane_occupancy": self.engine.occupancy,
       "tokens_per_step": self.engine.tokens_per_step,

@@ -264,6 +264,7 @@ def test_the_report_gives_the_time_of_each_part():
   assert 0.03 < metrics["tool_wait_s"] < metrics["rollout_s"] and min(metrics["decode_s"], metrics["prefill_s"]) > 0
   parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
   assert 0 < metrics["lane_occupancy"] <= 1 and parts <= metrics["rollout_s"]
+  assert metrics["prefill_filled"] == metrics["prefilled_tokens"] / (64 * played.report.engine.extensions)  # 2 × 32
   assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
 
 
