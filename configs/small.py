@@ -43,7 +43,7 @@ def get_config(variant: str = ""):
   config.rollout.update(
     prompts_per_step=(16 if not gpu else 32 if search else 64) * (1 if grouped else 8),
     group_size=8 if grouped else 1,
-    lanes=(256 if search else 512) if gpu else 64,
+    lanes=(256 if search else 512) if gpu else 32,  # two cores are slower with more, of which many are idle
     rows=512 if gpu else 128,
     context=(1536 if search else 1024) if gpu else 768 if search else 448,
     prefill=512 if gpu else 256,

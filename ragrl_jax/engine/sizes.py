@@ -10,6 +10,7 @@ from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS, Rollout
 
 MIN_WIDTH = 8  # tokens; narrower extensions save nothing
 MIN_HALF = 64  # tokens; below it an extension of half the width is not worth a program of its own
+CPU_TOKENS = 256  # of an extension on a CPU, which is as fast with as few and computes empty rows in full
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,7 @@ class Sizes:
 def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   """The sizes of config.rollout on the engine's mesh. Lanes, rows and pages are rounded up to equal shares."""
   replicas = 1 if mesh is None else mesh.shape["data"]
+  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
   share = lambda number: -(-number // replicas) * replicas
   return Sizes(
     lanes=share(rollout.lanes),
@@ -117,6 +119,7 @@ def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
     prefill=rollout.prefill,
     page=rollout.page,
     pages=share(rollout.pages),
+    prefill_rows=min(PREFILL_ROWS, max(1, CPU_TOKENS // rollout.prefill)) if platform == "cpu" else PREFILL_ROWS,
     replicas=replicas,
     kv_dtype=rollout.kv_dtype,
     speculate=rollout.speculate,
