@@ -88,6 +88,7 @@ def _write(path: str | pathlib.Path, rows: Iterable[dict[str, Any]]) -> None:
     if pathlib.Path(path).suffix == ".gz":
       # No file name and no time in gzip's header, so that the same rows give the same file.
       file = files.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
-    lines = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
+    # Half a surrogate pair, which UTF-8 lacks, is written as JSON's own escape of it: \ud800.
+    lines = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="\n"))
     # JSON lacks dates, decimals and bytes, which columns of Parquet may have.
     lines.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)

@@ -48,8 +48,9 @@ def test_plain_values_are_read_like_rows(tmp_path):
 
 def test_values_that_json_lacks_are_written_as_texts(tmp_path):
   row = dict(id="1", question="Who?", answers=["Ann"], day=datetime.date(2020, 1, 2), price=decimal.Decimal("1.50"))
-  writers.write_examples(tmp_path / "a.jsonl", read(parquet(tmp_path / "a.parquet", [row])))
-  assert [example.meta for example in read(tmp_path / "a.jsonl")] == [dict(day="2020-01-02", price="1.50")]
+  half = Example("2", "Who?", ("Ann",), meta=dict(half="\ud800"))  # of a pair, which UTF-8 lacks
+  writers.write_examples(tmp_path / "a.jsonl", [*read(parquet(tmp_path / "a.parquet", [row])), half])
+  assert [example.meta for example in read(tmp_path / "a.jsonl")] == [dict(day="2020-01-02", price="1.50"), half.meta]
 
 
 def test_a_file_of_search_r1_has_sets_with_the_same_ids(tmp_path):
