@@ -10,6 +10,7 @@ from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
 Row = Mapping[str, Any]
+_TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 _LISTED = re.compile(r"(?:array\()?[\[({]\s*(?:[\"'\])}]|None\b|null\b)")  # how a list of texts begins as text
 
 
@@ -146,6 +147,16 @@ def identified(row: Row, columns: Sequence[str], default: str) -> str:
   if isinstance(value, bool) or not isinstance(value, str | int):
     raise ValueError(f"{columns[0]!r} must be text or a number, this is {value!r}.")
   return str(value)
+
+
+def truth(row: Row, column: str) -> bool | None:
+  """A column that is true or false, or a word or a number for it, as in tables; None if it is empty or missing."""
+  value = row.get(column)
+  if value in (None, ""):
+    return None
+  if (word := str(value).strip().lower()) not in _TRUTHS:
+    raise ValueError(f"{column!r} must be true or false, this is {value!r:.80}.")
+  return _TRUTHS[word]
 
 
 def listed(row: Row, column: str, within: str = "") -> list:

@@ -24,7 +24,7 @@ def example(row: Row, *, identity: str, source: str) -> Example:
   for required, layout in LAYOUTS:
     if all(column in row for column in required):
       layout = reading if layout is hotpotqa and columns.is_text(row["context"]) else layout
-      result = _with_gold_ids(layout(row, identity, source))
+      result = _with_known_columns(layout(row, identity, source))
       _check_text(result)
       return result
   raise ValueError(
@@ -143,10 +143,10 @@ def musique(row: Row, identity: str, source: str) -> Example:
       raise ValueError("'question_decomposition' must be a list of objects with a number 'paragraph_support_idx'.")
     steps.append(dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(at)))
   answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
-  meta = dict(decomposition=steps, answerable=row.get("answerable", True))
+  meta = dict(decomposition=steps, answerable=columns.truth(row, "answerable") is not False)
   evidence = tuple((i, passages[i].text) for i in supporting)
   name, *basics = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
-  name += "/unanswerable" * (meta["answerable"] is False)
+  name += "/unanswerable" * (not meta["answerable"])
   return Example(name, *basics, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
 
 
@@ -276,16 +276,16 @@ LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] 
 )
 
 
-def _with_gold_ids(example: Example) -> Example:
-  """The example whose meta["gold_ids"] is a list, or missing where the row has none."""
-  if "gold_ids" not in example.meta:
-    return example
-  meta = dict(example.meta)
-  if meta.pop("gold_ids") not in (None, ""):
-    meta["gold_ids"] = columns.listed(example.meta, "gold_ids")
-    if not all(isinstance(name, str | int) for name in meta["gold_ids"]):
-      raise ValueError(f"'gold_ids' must be a list of passages' ids, this is {meta['gold_ids']!r:.80}.")
-  return dataclasses.replace(example, meta=meta)
+def _with_known_columns(example: Example) -> Example:
+  """The example, whose meta has "gold_ids" as a list and "answerable" as a bool, or lacks what the row leaves empty."""
+  gold_ids = None
+  if example.meta.get("gold_ids") not in (None, ""):
+    gold_ids = columns.listed(example.meta, "gold_ids")
+    if not all(isinstance(name, str | int) for name in gold_ids):
+      raise ValueError(f"'gold_ids' must be a list of passages' ids, this is {gold_ids!r:.80}.")
+  known = dict(gold_ids=gold_ids, answerable=columns.truth(example.meta, "answerable"))
+  meta = {**example.meta, **known}
+  return dataclasses.replace(example, meta={n: v for n, v in meta.items() if n not in known or v is not None})
 
 
 def _check_text(example: Example) -> None:

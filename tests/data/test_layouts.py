@@ -166,11 +166,14 @@ def test_a_context_of_one_text_and_a_whole_prompt():
     assert read(dict(prompt=prompt, question="Who was it?", answer="Ann")).question == question
 
 
-@pytest.mark.parametrize(("written", "ids"), [
-  (["7", 8], ["7", 8]), ('["7", 8]', ["7", 8]), ([], []), (None, None), ("", None),
+@pytest.mark.parametrize(("column", "written", "meant"), [
+  ("gold_ids", ["7", 8], ["7", 8]), ("gold_ids", '["7", 8]', ["7", 8]), ("gold_ids", [], []),
+  ("gold_ids", None, None), ("gold_ids", "", None), ("answerable", None, None), ("answerable", "", None),
+  ("answerable", "False", False), ("answerable", "0", False), ("answerable", 1.0, True), ("answerable", "true", True),
 ])  # fmt: skip
-def test_ids_of_gold_passages_are_a_list_or_unknown(written, ids):
-  assert read(dict(question="Q?", answers=["x"], gold_ids=written)).meta == ({} if ids is None else dict(gold_ids=ids))
+def test_columns_with_a_meaning_have_their_type_or_are_unknown(column, written, meant):
+  meta = read({"question": "Q?", "answers": ["x"], column: written}).meta
+  assert meta == ({} if meant is None else {column: meant})
 
 
 MS_MARCO = dict(
@@ -207,6 +210,7 @@ def test_ms_marco():
   (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
   (dict(question="Q?", answers=["x"], gold_ids="d7"), "'gold_ids' is text, but not JSON"),
   (dict(question="Q?", answers=["x"], gold_ids=[["7"]]), "'gold_ids' must be a list of passages' ids"),
+  (dict(question="Q?", answers=["x"], answerable="no one"), "'answerable' must be true or false, this is 'no one'"),
   (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
   (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
   (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
