@@ -316,6 +316,13 @@ class Endpoint(Section, path="endpoint"):
     """See `Checked.rules`."""
     odd = [name for name in self.omitted if name not in ("temperature", "top_p", "stop")]
     yield not odd, f"config.endpoint.omit={self.omit!r}: {odd[:1]} must be temperature, top_p or stop."
+    own = {"model", "messages", "prompt", *({"temperature", "stop", self.limit} - {*self.omitted})}
+    sent = sorted(own & self.more.keys())
+    yield (
+      not sent,
+      f"config.endpoint.more sets {sent[:1]}, which each call has already: config.endpoint.model, config.rollout and the "
+      "recipe decide it. Leave it out, or name it in config.endpoint.omit if it is temperature or stop.",
+    )
 
   @property
   def omitted(self) -> tuple[str, ...]:

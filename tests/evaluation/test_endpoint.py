@@ -8,7 +8,7 @@ from refusals import refused
 from scripted_server import completion, continuation, serving
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval
+from ragrl_jax import recipes, retrieval, settings
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.prompting.marked import MarkedTokenizer
@@ -189,6 +189,9 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
     config[section].update(change)
     refused(says, run, place, config, "refused_early")
   refused("either a checkpoint answers", run, place, config_of(place, url), "both", place)
+  for name in ("model", "temperature", "max_tokens"):
+    refused(rf"config.endpoint.more sets \['{name}'\]", settings.Endpoint, more={name: 1, "seed": 1})
+  assert settings.Endpoint(more=dict(temperature=1), omit="temperature").more  # the server gets this one
   assert not (place / "refused_early").exists()
 
 
