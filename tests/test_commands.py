@@ -242,6 +242,8 @@ def test_evaluation_without_a_checkpoint_asks_for_one_first(tmp_path):
   for words in ((), ("--config.steps=3",)):
     told = ragrl("evaluate", "--data=x", f"--out={tmp_path}/out", *words)
     assert told.returncode == 2 and "--checkpoint" in told.stderr and told.stderr.count("\n") == 1, told.stderr
+  twice = ragrl("evaluate", "--data=x", "--data=y", f"--out={tmp_path}/out")  # x would be dropped
+  assert (twice.returncode, twice.stderr) == (2, "error: flag --data=y: already defined as x\n")
 
 
 def test_help_is_short_and_shows_no_default_config_whole():

@@ -15,12 +15,12 @@ import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.cli import index_flags
+from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.store import addresses, folders
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json, for `ragrl tables`.")
 ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have this value.")
 

@@ -25,7 +25,9 @@ from ragrl_jax.retrieval import corpus
 from ragrl_jax.store import folders, jsonl
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever or a database.")
-CORPUS = flags.DEFINE_string("corpus", "", "Corpus: files or a folder; not needed with an index's folder.")
+CORPUS = flags.DEFINE_string(
+  "corpus", "", "Corpus: files or a folder; not needed with an index's folder.", allow_overwrite=False
+)
 DATA = flags.DEFINE_multi_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")

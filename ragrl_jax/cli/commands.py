@@ -217,6 +217,16 @@ class Parser(argparse.ArgumentParser):
     self.exit(2, f"error: {message} (--help shows an example).\n")
 
 
+class Once(argparse.Action):
+  """Takes an option once: of two, the first would be dropped."""
+
+  def __call__(self, parser, namespace, values, option_string=None):
+    """Sets the value, unless there is one."""
+    if getattr(namespace, self.dest) is not None:
+      parser.error(f"{option_string} is given twice; write several with commas between them")
+    setattr(namespace, self.dest, values)
+
+
 def config_flag(*, required: bool = True) -> flags.FlagHolder:
   """Defines --config."""
   about = "A config of the package, such as small or small:smoke, or the path of a file."
@@ -224,6 +234,12 @@ def config_flag(*, required: bool = True) -> flags.FlagHolder:
   if required:
     flags.mark_flag_as_required("config")
   return result
+
+
+def data_flag(what: str = "Questions") -> flags.FlagHolder:
+  """Defines --data. Given twice it is refused, because the first set would be dropped."""
+  text = f"{what}: file, folder, glob or hf:NAME/SUBSET/SPLIT."
+  return flags.DEFINE_string("data", None, text, required=True, allow_overwrite=False)
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
 
 CONFIG = commands.config_flag()
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 EXAMPLES = flags.DEFINE_integer("examples", 0, "Most transcripts to write; 0 writes all.", lower_bound=0)
 

@@ -28,7 +28,7 @@ CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP,
 BEST = flags.DEFINE_string(
   "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.", required=True)
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample with the settings of config.rollout instead of greedy decoding.")
 SEEDS = flags.DEFINE_integer("seeds", 1, "Number of answers to each question; several are sampled.", lower_bound=1)

@@ -10,13 +10,14 @@ A transcript is kept if its outcome is 1 and none of its turns was cut off. Repe
 
 from absl import flags
 
+from ragrl_jax.cli import commands
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import answer_files, demonstrations
 
 RESULTS = flags.DEFINE_multi_string(
   "results", None, "Folder of an evaluation, or a glob; may be given several times.", required=True
 )
-DATA = flags.DEFINE_string("data", None, "Their questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag("Their questions")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 
 

@@ -23,7 +23,7 @@ FROM_CHECKPOINT = "run"
 FIRST_IS_CHECKPOINT = True
 CONFIG = commands.config_flag(required=False)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "Folder of probe.json and of the evaluations.", required=True)
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample with the settings of config.rollout instead of greedy decoding.")
 flags.register_validator(

@@ -9,12 +9,12 @@ no marks, because a passage with the answer need not support it; ARENA cannot sc
 
 from absl import app, flags
 
-from ragrl_jax.cli import index_flags
+from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.run import questions
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 
 

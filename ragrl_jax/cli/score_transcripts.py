@@ -10,6 +10,7 @@ files of ragrl evaluate. ragrl tables and ragrl compare read it.
 
 from absl import flags
 
+from ragrl_jax.cli import commands
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.recipes.released import agents
@@ -19,7 +20,7 @@ SYSTEM = flags.DEFINE_enum(
   "system", None, list(agents.AGENTS), "The system whose tags the transcripts have.", required=True
 )
 TRANSCRIPTS = flags.DEFINE_string("transcripts", None, "FILE.jsonl or FILE.json, also with .gz.", required=True)
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 MODEL = flags.DEFINE_string("model", None, "Its model as the tables name it, such as qwen2.5-7b or qwen2.5-7b-base.")
 RETRIEVER = flags.DEFINE_string(
   "retriever", None, "Its retriever, corpus and top-k in words, which are shown with the scores."

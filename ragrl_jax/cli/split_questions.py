@@ -8,9 +8,10 @@ rows that ask it.
 
 from absl import app, flags
 
+from ragrl_jax.cli import commands
 from ragrl_jax.data import readers, stream, writers
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 SHARES = flags.DEFINE_list("shares", ["80", "20"], "Share of each file, in any unit.")
 OUT = flags.DEFINE_multi_string("out", [], "FILE.jsonl[.gz], once per share.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the split.")

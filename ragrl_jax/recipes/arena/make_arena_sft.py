@@ -14,12 +14,12 @@ import os
 from absl import app, flags
 
 from ragrl_jax.chat import client
-from ragrl_jax.cli import generation
+from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.arena import sft_data
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")

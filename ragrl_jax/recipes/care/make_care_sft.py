@@ -13,11 +13,11 @@ import os
 from absl import flags
 
 from ragrl_jax.chat import client as client_lib
-from ragrl_jax.cli import generation
+from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 ANSWERS = flags.DEFINE_string("answers", None, "File for the models' answers.", required=True)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature of both models.", lower_bound=0.0)

@@ -15,14 +15,14 @@ import pathlib
 
 from absl import flags
 
-from ragrl_jax.cli import index_flags
+from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import answer_files, episode_rows
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.store import jsonl
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 PREDICTIONS = flags.DEFINE_string(
   "predictions", "", "Predictions of a finished evaluation; their evidence replaces the passages."
 )

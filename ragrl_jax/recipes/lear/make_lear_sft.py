@@ -20,12 +20,12 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.chat import client
-from ragrl_jax.cli import generation, index_flags
+from ragrl_jax.cli import commands, generation, index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.lear import prompt, sft_data
 
-DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "Folder of the files.", required=True)
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
