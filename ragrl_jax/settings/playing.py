@@ -320,8 +320,8 @@ class Endpoint(Section, path="endpoint"):
     sent = sorted(own & self.more.keys())
     yield (
       not sent,
-      f"config.endpoint.more sets {sent[:1]}, which each call has already: config.endpoint.model, config.rollout and the "
-      "recipe decide it. Leave it out, or name it in config.endpoint.omit if it is temperature or stop.",
+      f"config.endpoint.more sets {sent[:1]}, which each call has already, from config.endpoint.model, config.rollout "
+      "or the recipe. Leave it out, or name it in config.endpoint.omit if it is temperature or stop.",
     )
 
   @property
