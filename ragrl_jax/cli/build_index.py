@@ -20,7 +20,8 @@ from ragrl_jax.store import compile_cache
 def main() -> int:
   """Runs `ragrl index`."""
   parser = commands.Parser(__doc__)
-  parser.add_argument("--corpus", required=True, help="documents or rows, in files or a folder (docs/howto/corpus.md)")
+  about = "documents or rows, in files or a folder (docs/howto/corpus.md)"
+  parser.add_argument("--corpus", required=True, action=commands.Once, help=about)
   parser.add_argument("--encoder", required=True, help="bm25, hashing, or a model's folder or Hugging Face name")
   parser.add_argument("--out", required=True, help="folder, or a database's address (docs/retrieval.md)")
   parser.add_argument("--key_variable", default="", help="environment variable with the database's token")
@@ -45,7 +46,11 @@ def main() -> int:
   unused = lambda names: [f"--{name}" for name in names if arguments[name] != parser.get_default(name)]
   if not arguments["chunk_tokens"] and (given := unused(("chunk_overlap", "chunk_tokenizer"))):
     parser.error(f"{', '.join(given)} without --chunk_tokens: only chunks have these; give it, or leave them out")
-  is_server, key = is_served(arguments["out"]), os.environ.get(arguments.pop("key_variable"), "")
+  is_server, variable = is_served(arguments["out"]), arguments.pop("key_variable")
+  key = os.environ.get(variable, "")
+  if variable and not (is_server and key):
+    why = "this environment variable holds no token" if is_server else "only a database takes a token, so leave it out"
+    parser.error(f"--key_variable={variable}: {why}")
   if is_server and (given := unused(("factory", "options", "oversample", "dtype", "shard", "threads"))):
     parser.error(f"{', '.join(given)} with a database: only an index's folder has these, so leave them out")
   if arguments["encoder"] == "bm25" and (given := unused(("factory", "options", "oversample", "dtype"))):
