@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import small_learner
 import small_tokenizers
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
@@ -93,8 +94,7 @@ def test_a_long_transcript_loses_its_end():
   cut = tokenised(turn, most=20)
   assert cut == (whole[:20], weights[:20]) and len(whole) > 20
   assert tokenised(turn, most=len(whole)) == (whole, weights) and tokenised(turn, most=20, longest=20) == cut
-  with pytest.raises(ValueError, match="'q' has .* tokens, the longest row 20.*row_lengths.*config.sft.max_tokens"):
-    tokenised(turn, longest=20)
+  refused("'q' has .* tokens, the longest row 20.*row_lengths.*config.sft.max_tokens", tokenised, turn, longest=20)
 
 
 def test_transcripts_share_their_instructions_and_take_the_same_step():
@@ -137,8 +137,7 @@ def test_transcripts_of_which_nothing_is_trained_are_refused_or_counted(tmp_path
   config.model.shape = dict(family="qwen3", d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8)
   config.sft.update(environment_weight=0.0, max_tokens=most)
   (tmp_path / "sft.jsonl").write_text(json.dumps(dict(question="Where?", answers=["Rome"], turns=turns)) + "\n")
-  with pytest.raises(ValueError, match=f"in 1 of 1 transcripts nothing is trained.*max_tokens={most} "):
-    list(sft.sft(config, tmp_path / "run"))
+  refused(f"in 1 of 1 transcripts nothing is trained.*max_tokens={most} ", list, sft.sft(config, tmp_path / "run"))
   sft.refuse_untrained([([1, 2], [0.0, 0.0]), ([1, 2], [0.0, 1.0])], settings.of(config))
   assert "in 1 of 2 transcripts nothing is trained" in caplog.text
 
@@ -147,8 +146,19 @@ def test_rows_need_not_hold_episodes_which_are_not_played(tmp_path):
   config = config_lib.default_config()
   config.recipe = "care"
   config.rollout.context, config.learner.row_lengths = 1024, (512,)
-  with pytest.raises(ValueError, match="config.prompting.tokenizer is empty"):  # no setting is refused
-    list(sft.sft(config, tmp_path))
+  refused("config.prompting.tokenizer is empty", list, sft.sft(config, tmp_path))  # no setting is refused
+
+
+@pytest.mark.parametrize(("turns", "says"), [
+  (None, "'q' has no `turns`"), (5, "'turns' must be a list"), ("so", "'turns' is text, but not JSON"),
+  ([dict(role="assistant", content="x")], r"hold \{'role': 'assistant'.*each must be \['model' \| 'environment', text"),
+  ([["model", None]], r"hold \['model', None\]"), ([["user", "x"]], r"hold \['user', 'x'\]"), (["x"], "hold 'x'"),
+])  # fmt: skip
+def test_turns_are_pairs_which_a_table_holds_as_json(turns, says):
+  row = lambda turns: Example("q", "?", ("a",), meta=dict(turns=turns))
+  read = lambda turns: sft.tokenised(recipes.get("care"), row(turns), TOKENIZER, 1)
+  refused(says, read, turns)
+  assert read('[["model", "Rome"]]') == read([["model", "Rome"]])
 
 
 def rows(folder, count):
@@ -167,11 +177,9 @@ def test_epochs_say_how_many_steps(tmp_path):
   assert (made.steps, made.optimizer.warmup_steps) == (6, 3)  # 3 steps an epoch, the last one of 3 transcripts
   assert config.steps == 100 and sft.planned(made).steps == 6
   config.sft.warmup_share, config.optimizer.warmup_steps = 0.0, 30
-  with pytest.raises(ValueError, match="config.optimizer.warmup_steps=30 with config.sft.epochs=2: with epochs the"):
-    sft.planned(settings.of(config))
+  refused("optimizer.warmup_steps=30 with config.sft.epochs=2: with epochs the", sft.planned, settings.of(config))
   for wrong, said in ((dict(epochs=1), "depends on the batch"), (dict(warmup_share=0.1), "without config.sft.epochs")):
-    with pytest.raises(ValueError, match=said):
-      settings.learning.SFT(**wrong)
+    refused(said, settings.learning.SFT, **wrong)
 
 
 def test_the_papers_warm_start_has_its_steps(tmp_path):

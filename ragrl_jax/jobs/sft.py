@@ -19,7 +19,7 @@ from flax import nnx
 
 from ragrl_jax import settings, structs
 from ragrl_jax.core.text import forms
-from ragrl_jax.data import readers
+from ragrl_jax.data import columns, readers
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
@@ -203,16 +203,11 @@ def tokenised(
     ValueError: an example without turns, a transcript that does not fit into the longest row, or one whose answer or
       evidence would be inside of a thought, because the chat template opens one and the transcript does not end it.
   """
-  if "turns" not in example.meta:
-    raise ValueError(
-      f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
-      "['model' | 'environment', text] pairs in each row (config.data.train)."
-    )
   # Texts of other tools may end with EOS and padding. They would be trained as the letters that they are spelled with.
   spelled = "|".join(re.escape(tokenizer.control_names[i]) for i in (*tokenizer.eos_ids, tokenizer.pad_id))
   ends = re.compile(rf"(?:(?:{spelled})\s*)+")
   without = lambda owner, text: forms.without_last(ends, text) if owner == structs.MODEL else text
-  turns = [(owner, without(owner, text)) for owner, text in example.meta["turns"]]
+  turns = [(owner, without(owner, text)) for owner, text in _turns(example)]
   episode = structs.Episode.from_text(recipe, example, turns, tokenizer=tokenizer)
   if structs.opened(episode.segments[:1]):
     prompt, *said = episode.segments
@@ -237,6 +232,30 @@ def tokenised(
       "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens."
     )
   return ids, weights
+
+
+def _turns(example: structs.Example) -> list[tuple[str, str]]:
+  """The (owner, text) pairs of a transcript, which a table holds as JSON text.
+
+  Raises:
+    ValueError: the row has none, or something else.
+  """
+  if example.meta.get("turns") is None:
+    raise ValueError(
+      f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
+      "['model' | 'environment', text] pairs in each row (config.data.train)."
+    )
+  try:
+    turns = columns.listed(example.meta, "turns")
+  except ValueError as error:
+    raise ValueError(f"config.data.train, example {example.id!r}: {error}") from None
+  is_pair = lambda turn: isinstance(turn, list | tuple) and len(turn) == 2 and all(isinstance(x, str) for x in turn)
+  if odd := [turn for turn in turns if not is_pair(turn) or turn[0] not in (structs.MODEL, structs.ENVIRONMENT)]:
+    raise ValueError(
+      f"example {example.id!r}: its `turns` hold {odd[0]!r:.80}, but each must be ['model' | 'environment', text]: "
+      "the model's texts, and what its searches returned, without the prompt (config.data.train)."
+    )
+  return [tuple(turn) for turn in turns]
 
 
 def refuse_untrained(transcripts: Sequence[Transcript], config: settings.Settings) -> None:
