@@ -97,7 +97,16 @@ def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
   Args:
     reward: (example, episode) → a number, or None for an episode that cannot be scored. It must be pure: it is called
       in another thread, beside the rollout. A run records the digest of its text, and is not continued with another.
+
+  Raises:
+    ValueError: it cannot be called with these two.
   """
+  try:
+    inspect.signature(reward).bind("example", "episode")
+  except TypeError as error:
+    raise ValueError(f"reward={reward!r:.80}: it must be a function reward(example, episode) ({error}).") from None
+  except ValueError:  # not written in Python, so its arguments are unknown
+    pass
   digest = hashlib.sha256(_text(reward).encode()).hexdigest()[:16]
   return dataclasses.replace(prepared, recipe=_rewarded(prepared.recipe, reward), reward=digest)
 
