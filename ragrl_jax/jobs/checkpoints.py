@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -57,9 +57,14 @@ def ask(
       checkpoint's run.
 
   Raises:
-    ValueError, FileNotFoundError: as in `evaluate`; or a recipe that needs passages got none.
+    ValueError, FileNotFoundError: as in `evaluate`; or a question is none, or has no passages that its recipe needs.
   """
-  each = [questions] if isinstance(questions, str | structs.Example) else questions
+  # The members of a row, or of a table, are the names of its columns.
+  alone = isinstance(questions, str | structs.Example | Mapping) or hasattr(questions, "columns")
+  each = [questions] if alone else list(questions)
+  for one in each:
+    if not isinstance(one, structs.Example) and not (isinstance(one, str) and one.strip()):
+      raise ValueError(f"questions: {one!r:.80} is no question: give texts, or Examples (ragrl_jax.Example).")
   examples = [one if isinstance(one, structs.Example) else structs.Example("", one, ()) for one in each]
   if isinstance(config, str | os.PathLike):
     config = config_lib.load(config)
