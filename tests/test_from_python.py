@@ -106,10 +106,19 @@ def test_settings_by_keyword():
   again = from_python._set(plain, {"data.evaluate": "dev"}, None)
   assert again.data.evaluate == "dev" and plain.data.evaluate != "dev" and again.data.train == plain.data.train
   assert from_python._set(plain, {"model.path": pathlib.Path("out/m")}, None).model.path == "out/m"
-  with pytest.raises(ValueError, match="no setting 'rollout.group_sise'; did you mean 'rollout.group_size'"):
-    from_python._set("small", {}, {"rollout.group_sise": 3})
-  with pytest.raises(ValueError, match="config.rollout.group_size='many': it must be like 8"):
-    from_python._set("small", {}, {"rollout.group_size": "many"})
+  for config, values, says in (
+    ("small", {"rollout.group_sise": 3}, "no setting 'rollout.group_sise'; did you mean 'rollout.group_size'"),
+    ("small", {"rollout.group_size": "many"}, "config.rollout.group_size='many': it must be like 8"),
+    ({"steps": 3}, {}, "config: a dict, but it must be a ragrl_jax.Config"),
+  ):
+    refused(says, from_python._set, config, {}, values)
+
+
+def test_paths_may_begin_with_the_users_home_and_rows_are_none(monkeypatch):
+  monkeypatch.setenv("HOME", "/home/me")
+  assert from_python._paths(a="~/x", b=None, c=pathlib.Path("~")) == ["/home/me/x", "", "/home/me"]
+  says = "questions: it must be a path or a name, this is of the type list. Write rows to a file"
+  refused(says, ragrl_jax.train, questions=[dict(question="Who?")])
 
 
 def test_one_question_is_asked_and_a_config_is_found_by_its_name(monkeypatch):
@@ -122,6 +131,8 @@ def test_one_question_is_asked_and_a_config_is_found_by_its_name(monkeypatch):
       ragrl_jax.ask("model", questions, config="small:lear")
     config, recipe, examples, _ = asked.pop()
     assert [one.question for one in examples] == ["Who?"] and config.recipe == recipe.name == "lear"
+  for questions in (dict(question="Who?"), [dict(question="Who?")], [None], " ", [7]):
+    refused("is no question: give texts, or Examples", ragrl_jax.ask, "model", questions, config="small:lear")
 
 
 def test_what_there_is_to_search_chooses_the_config(tmp_path, monkeypatch):
@@ -133,8 +144,7 @@ def test_what_there_is_to_search_chooses_the_config(tmp_path, monkeypatch):
   from_python.train(workdir=tmp_path / "run", corpus=tmp_path / "documents", steps=7)
   from_python.train(workdir=tmp_path / "run", corpus="http://localhost:1")
   from_python.train(workdir=tmp_path / "run")
-  with pytest.raises(ValueError, match="'sft' of --config has the settings of `ragrl sft`"):
-    from_python.train("care:sft", tmp_path / "run")
+  refused("'sft' of --config has the settings of `ragrl sft`", from_python.train, "care:sft", tmp_path / "run")
   searches, remote, alone = configs
   assert (searches.preset, remote.preset, alone.preset) == ("paper", "paper", "r1")
   assert remote.retrieval.index == "http://localhost:1" and not alone.retrieval.index and searches.steps == 7
@@ -165,7 +175,7 @@ class Half:
 
 def test_a_reward_is_known_by_what_is_called_and_its_plain_values():
   before = prepared_lib.Prepared(None, recipes.get("search_r1"), None, None, None)
-  partials = [functools.partial(called, **how) for called in (reward, shown) for how in (dict(n=1), dict(n=2), {})]
+  partials = [functools.partial(called, **how) for called in (reward, max) for how in (dict(n=1), dict(n=2), {})]
   told = lambda given: [prepared_lib.with_reward(before, one).reward for one in given]
   assert len({*told([Whole(), Half(), reward, *partials])}) == 9
   assert told([Half()]) == told([Half()]) and len({*told(functools.partial(reward, n=Half()) for _ in "ab")}) == 1
@@ -182,14 +192,17 @@ def test_a_reward_takes_the_place_of_all_terms_and_is_a_number_or_none():
   assert made.recipe.outcome(example, episode) == recipe.outcome(example, episode) == 1
   other = prepared_lib.with_reward(before, lambda example, episode: None)
   assert made.reward != other.reward != before.reward == ""
-  assert prepared_lib.with_reward(before, len).reward  # without a text
+  assert prepared_lib.with_reward(before, max).reward  # without a text
+  for other in ("em", len, lambda completions, **more: 1.0):
+    refused(r"must be a function reward\(example, episode\)", prepared_lib.with_reward, before, other)
   staged = dataclasses.replace(recipe, paced=lambda steps: staged, next_recipe=lambda rows: staged)
   made = prepared_lib.with_reward(dataclasses.replace(before, recipe=staged), reward).recipe
   assert made.paced(3.0).next_recipe([]).weights(1) == {"reward": 1.0}  # later stages have it, too
-  recipe = prepared_lib.with_reward(prepared_lib.Prepared(None, recipes.get("search_r1"), None, None, None), len).recipe
+  before = dataclasses.replace(before, recipe=recipes.get("search_r1"))
+  recipe = prepared_lib.with_reward(before, reward).recipe
   assert recipe.reward({"reward": True}, 1) == 1.0 and recipe.reward({"reward": None}, 1) is None
-  with pytest.raises(ValueError, match=r"score\(\) returned 'high' for the term 'reward': it must return a number"):
-    recipe.reward({"reward": "high"}, 1)
+  says = r"score\(\) returned 'high' for the term 'reward': it must return a number"
+  refused(says, recipe.reward, {"reward": "high"}, 1)
 
 
 def test_what_is_shown_is_escaped():

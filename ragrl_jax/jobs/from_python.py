@@ -67,7 +67,8 @@ def train(
   Raises:
     ValueError: there is no such setting; or as in jobs/train.py.
   """
-  workdir = pathlib.Path(workdir)
+  workdir = pathlib.Path(_path("workdir", workdir))
+  model, questions, held_out, corpus = _paths(model=model, questions=questions, held_out=held_out, corpus=corpus)
   if isinstance(config, str):
     refuse_tuned(config)
   index = _index(corpus, workdir.parent, say) if corpus else ""
@@ -143,6 +144,8 @@ def sft(
   Raises:
     ValueError: there is no such setting; or as in jobs/sft.py.
   """
+  workdir = _path("workdir", workdir)
+  model, transcripts = _paths(model=model, transcripts=transcripts)
   values = {"model.path": model, "data.train": transcripts, "steps": steps}
   in_place_of_epochs = {"sft.epochs": 0, "sft.warmup_share": 0.0} if steps else {}
   result = _set(config or _default(",sft"), values, in_place_of_epochs | dict(settings or {}))
@@ -181,6 +184,7 @@ def evaluate(
   Raises:
     ValueError: there is no such setting; or as in jobs/evaluate.py.
   """
+  out = _path("out", out)
   return inline.Evaluation(_scored(evaluate_lib.evaluate, checkpoint, questions, out, config, settings, options), out)
 
 
@@ -202,13 +206,14 @@ def probe(
   Raises:
     ValueError: there is no such setting; or as in jobs/probe.py.
   """
+  out = _path("out", out)
   return inline.Probe(_scored(probe_lib.probe, checkpoint, questions, out, config, settings, options), out)
 
 
 def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
-  checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+  checkpoint = None if checkpoint is None else _path("checkpoint", checkpoint)
   result = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
-  return job(result, checkpoint, os.fspath(questions), out, **how)
+  return job(result, checkpoint, _path("questions", questions), out, **how)
 
 
 def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inline.Comparison:
@@ -222,7 +227,7 @@ def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inli
     FileNotFoundError: a folder holds no evaluation.
     ValueError: fewer than two, or other questions.
   """
-  places = [os.fspath(place) for place in results]
+  places = [_path("results", place) for place in results]
   result = comparison.compare({place: answer_verdicts.predictions(place) for place in places}, alternative=alternative)
   return inline.Comparison(result, places, comparison.text(result, places, alternative=alternative))
 
@@ -249,6 +254,24 @@ def _to_the_end(rows: Rows, steps: int, on_step: OnStep | None, headline, tell=l
     raise error
 
 
+def _path(name: str, value: Any) -> str:
+  """A path or a name as text; a ~ at its beginning is the user's home.
+
+  Raises:
+    ValueError: it is something else, such as rows.
+  """
+  if not isinstance(value, str | os.PathLike):
+    raise ValueError(
+      f"{name}: it must be a path or a name, this is of the type {type(value).__name__}. Write rows to a file first."
+    )
+  return os.path.expanduser(os.fspath(value))
+
+
+def _paths(**given: Any) -> list[str]:
+  """Each as by `_path`; "" for None."""
+  return ["" if value is None else _path(name, value) for name, value in given.items()]
+
+
 def _default(variant: str) -> str:
   return f"small:{settings.Settings().recipe}{variant}"
 
@@ -259,6 +282,8 @@ def _set(config, values: Mapping[str, Any], more: Mapping[str, Any] | None) -> c
   Raises:
     ValueError: there is no such setting, or it has another type.
   """
+  if not isinstance(config, str | os.PathLike) and not hasattr(config, "update_from_flattened_dict"):
+    raise ValueError(f"config: a {type(config).__name__}, but it must be a ragrl_jax.Config, or one's name or file.")
   result = config_lib.load(config) if isinstance(config, str | os.PathLike) else copy.deepcopy(config)
   defaults = dict(jsonl.flat(result.to_dict()))
   for name, value in ({name: value for name, value in values.items() if value} | dict(more or {})).items():
