@@ -59,6 +59,8 @@ def load_index(
   """
   where = os.fspath(path)
   if where.startswith(("http://", "https://")):
+    if encoder is not None or options is not None:
+      raise ValueError("a retriever at an address has encoder and options of its own: leave them out.")
     from ragrl_jax.retrieval.fusion import ShardedRetriever
     from ragrl_jax.retrieval.remote import RemoteRetriever
 
@@ -109,6 +111,10 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again."
     )
   lexical = card["encoder"]["kind"] == "bm25"
+  if lexical and (encoder is not None or options is not None):
+    raise ValueError(f"{folder}: BM25 has neither an encoder nor FAISS's options: leave them out.")
+  if search == "device" and options is not None:
+    raise ValueError(f"{folder}: FAISS's options have no effect with search='device': leave one of them out.")
   cards.check_card(folder / INDEX, card, LEXICAL if lexical else DENSE)
   vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
   cards.check(folder, card["files"], verify_bytes=verify_bytes)
@@ -137,6 +143,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   elif search != "faiss":
     raise ValueError(f"search={search!r}: it must be 'faiss' or 'device'.")
   elif card["factory"] == "Flat":
+    faiss_index.set_options(faiss_index.make("Flat", card["dim"]), options)  # refuses those of other indexes
     index = faiss_index.Flat(vectors, max_norm=card["max_norm"], threads=threads)
   else:
     index = faiss_index.Approximate(

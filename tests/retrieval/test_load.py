@@ -99,6 +99,10 @@ def test_search_parameters_can_change(tmp_path):
   assert wide.search(queries, 3) == exact != narrow.search(queries, 3)
   assert wide.describe()["options"] == "nprobe=20" and narrow.describe()["options"] == "nprobe=1"
   refused("do not fit this index", load_index, folder, options="efSearch=3")
+  refused("do not fit this index", load_index, tmp_path / "flat", options="nprobe=3")
+  refused("no effect with search='device'", load_index, folder, options="nprobe=3", search="device")
+  refused("BM25 has neither", load_index, build_index(MANY, "bm25", tmp_path / "bm25", progress=False), options="a=1")
+  refused("at an address has encoder and options of its own", load_index, "http://a:1", options="nprobe=3")
 
 
 def test_a_newer_format_and_unknown_settings_are_refused(folder):
