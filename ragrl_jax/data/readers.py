@@ -127,8 +127,8 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
 
 def parts(path: str) -> list[str]:
   """The sources that commas separate; a file may have commas in its name."""
-  # Path.exists raises an error for a list that is too long to be a name.
-  return [path] if os.path.exists(path) else path.split(",")
+  # Path.exists raises an error for a list that is too long to be a name. An empty part would be the present folder.
+  return [path] if os.path.exists(path) else [part for part in map(str.strip, path.split(",")) if part]
 
 
 def named(path: str) -> list[pathlib.Path]:

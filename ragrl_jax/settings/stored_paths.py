@@ -60,7 +60,7 @@ def _named(value: str, folder: str | os.PathLike, then: Mapping[str, str], *, lo
   if path is not None:
     return path
   missing = lambda part: os.path.join(then["began"], part) if local and not part.startswith("hf:") else part
-  return ",".join(_found(part, folder, then) or missing(part) for part in value.split(","))
+  return ",".join(_found(part, folder, then) or missing(part) for part in value.split(",") if part)
 
 
 def in_address(value: str, change: Callable[[str], str]) -> str | None:

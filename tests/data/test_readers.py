@@ -79,6 +79,7 @@ def test_folders_globs_and_lists(tmp_path):
   assert [e.source for e in read(tmp_path)] == ["a", "b"]
   assert [e.source for e in read(f"{tmp_path}/*.jsonl*")] == ["a", "b"]
   assert [e.source for e in read(f"{second},{first}")] == ["b", "a"]
+  assert [e.source for e in read(f"{first}, {second},")] == ["a", "b"]  # and nothing of the present folder
   assert [e.source for e in read(tmp_path, max_examples=1)] == ["a"]
   with pytest.raises(ValueError, match="'q1' occurs twice"):  # a list that is too long for a file's name is read
     read(",".join([str(first)] * 200))
