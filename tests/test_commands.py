@@ -135,6 +135,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
   ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
   ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
   ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"), ((CONFIG,), "--workdir is missing"),
+  ((CONFIG, "--workdir="), "error: --workdir= is empty: is a variable of the shell unset"),
   (("--workdir=x",), "--config is missing"),
   (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
   ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),

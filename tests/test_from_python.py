@@ -116,9 +116,10 @@ def test_settings_by_keyword():
 
 def test_paths_may_begin_with_the_users_home_and_rows_are_none(monkeypatch):
   monkeypatch.setenv("HOME", "/home/me")
-  assert from_python._paths(a="~/x", b=None, c=pathlib.Path("~")) == ["/home/me/x", "", "/home/me"]
+  assert from_python._paths(a="~/x", b=None, c=pathlib.Path("~"), d="") == ["/home/me/x", "", "/home/me", ""]
   says = "questions: it must be a path or a name, this is of the type list. Write rows to a file"
   refused(says, ragrl_jax.train, questions=[dict(question="Who?")])
+  refused("workdir is empty: name a folder", ragrl_jax.train, workdir="")
 
 
 def test_one_question_is_asked_and_a_config_is_found_by_its_name(monkeypatch):

@@ -212,6 +212,14 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, text: str):
     super().__init__(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
+  def parse_args(self, *given, **how):
+    """Reads the arguments; a required one may not be empty, as an empty path would be the present folder."""
+    result = super().parse_args(*given, **how)
+    for action in self._actions:
+      if action.required and getattr(result, action.dest) == "":
+        self.error(f"{action.option_strings[0]} is empty: is a variable of the shell unset?")
+    return result
+
   def error(self, message: str):
     """Prints the mistake in one line and ends the process with 2."""
     self.exit(2, f"error: {message} (--help shows an example).\n")
@@ -268,6 +276,10 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
     raise flags.Error(_message(error, argv)) from error
   if flags.FLAGS["verbosity"].using_default_value:
     flags.FLAGS.verbosity = -1  # warnings: libraries report details, such as what they try to import
+  for name in flags.FLAGS:  # an empty path would be the present folder; a setting may be empty
+    flag = flags.FLAGS[name]
+    if "." not in name and flag.default is None and isinstance(flag.value, str) and not flag.value:
+      raise flags.Error(f"--{name}= is empty: is a variable of the shell unset?")
   for name in of_configs:
     flag = flags.FLAGS[name]
     if flag.value is not None:

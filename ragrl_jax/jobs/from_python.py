@@ -264,12 +264,15 @@ def _path(name: str, value: Any) -> str:
     raise ValueError(
       f"{name}: it must be a path or a name, this is of the type {type(value).__name__}. Write rows to a file first."
     )
+  if not os.fspath(value):  # which would be the present folder
+    raise ValueError(f"{name} is empty: name a folder or a file.")
   return os.path.expanduser(os.fspath(value))
 
 
 def _paths(**given: Any) -> list[str]:
-  """Each as by `_path`; "" for None."""
-  return ["" if value is None else _path(name, value) for name, value in given.items()]
+  """Each as by `_path`; "" for None and ""."""
+  is_given = lambda value: value is not None and not (isinstance(value, str) and value == "")
+  return [_path(name, value) if is_given(value) else "" for name, value in given.items()]
 
 
 def _default(variant: str) -> str:
