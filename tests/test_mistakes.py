@@ -107,6 +107,9 @@ def test_settings_that_change_what_another_one_means_are_said(caplog):
     config.advantage.std_floor = floor
     checks.trainable(settings.of(config), recipes.get("arena"))
     assert ("config.advantage.std='sample' with a penalty in the reward" in caplog.text) is said
+  config.retrieval.index = "http://me:secret@a:1"
+  checks.tools(settings.of(config), recipes.get("arena"))
+  assert "retrieval.index='http://a:1': arena with these switches never searches" in caplog.text
   config.optimizer.kind, config.model.lora.rank = "muon", 4
   checks.learner(settings.of(config), "sft")
   assert "config.optimizer.kind='muon' with adapters" in caplog.text

@@ -21,7 +21,7 @@ from ragrl_jax.parallel import rules
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import detectors, environment_tools
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.store import trackers
+from ragrl_jax.store import addresses, trackers
 
 PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS → extra of this package with its plugin
 
@@ -94,6 +94,14 @@ def tools(config: Settings, recipe: Recipe) -> None:
     raise ValueError(
       f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
       "`ragrl index`, or name its folder. A run's own is looked for beside the run, then at its old place."
+    )
+  if index and not recipe.searches:
+    logging.warning(
+      "config.retrieval.index=%r: %s with these switches never searches, so nothing is retrieved. `ragrl retrieve` "
+      "attaches an index's passages to questions; `ragrl settings %s` lists the switches.",
+      addresses.without_credentials(index),
+      recipe.name,
+      recipe.name,
     )
   own = recipe.switches.get("top_k")
   if index and own and own != config.retrieval.top_k:
