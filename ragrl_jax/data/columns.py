@@ -33,9 +33,10 @@ def contexts(value: Any) -> list[tuple[str, list[str]]]:
     value = dict(title=value.get("title"), sentences=value.get("content"))
   for i, pair in enumerate(_pairs(value, "title", "sentences", "context")):
     title, sentences = pair if len(pair) == 2 else (None, None)
-    if not isinstance(title, str) or not isinstance(sentences, Sequence) or isinstance(sentences, str):
+    is_list = isinstance(sentences, Sequence) and not isinstance(sentences, str)
+    if not isinstance(title, str) or not is_list or not all(isinstance(sentence, str) for sentence in sentences):
       raise ValueError(f"'context[{i}]' must be a title and a list of sentences.")
-    result.append((title, [str(sentence) for sentence in sentences]))
+    result.append((title, [*sentences]))
   return result
 
 
@@ -92,7 +93,8 @@ def passage(value: Any, where: str) -> Passage:
   title = value.get("title") or ""
   if not isinstance(title, str):
     raise ValueError(f"the title of {where!r} must be text, this is {title!r}.")
-  name = value.get("id")
+  if isinstance(name := value.get("id"), bool) or not isinstance(name, str | int | None):
+    raise ValueError(f"the id of {where!r} must be text or a whole number, this is {name!r:.80}.")
   return Passage(sums.content_id(title, value["text"]) if name in (None, "") else str(name), title, value["text"])
 
 
@@ -145,7 +147,7 @@ def identified(row: Row, columns: Sequence[str], default: str) -> str:
   """The id in the first of the columns that has one."""
   value = next((row[column] for column in columns if row.get(column) not in (None, "")), default)
   if isinstance(value, bool) or not isinstance(value, str | int):
-    raise ValueError(f"{columns[0]!r} must be text or a number, this is {value!r}.")
+    raise ValueError(f"{columns[0]!r} must be text or a whole number, this is {value!r:.80}.")
   return str(value)
 
 

@@ -202,6 +202,7 @@ def test_ms_marco():
 
 @pytest.mark.parametrize(("row", "message"), [
   (dict(HOTPOT, context=[["Rome", "one sentence"]]), r"context\[0\]"), (dict(HOTPOT, context="[1"), "not JSON"),
+  (dict(HOTPOT, context=[["Rome", ["It is old.", None]]]), r"context\[0\]"),
   (dict(HOTPOT, context=3), "'context' must be a list"), (dict(HOTPOT, answer=None), "'answer' must hold"),
   (dict(HOTPOT, supporting_facts=[["Rome"]]), "sentence number"),
   (dict(HOTPOT, supporting_facts=[["Rome", "0"]]), "sentence number"),
