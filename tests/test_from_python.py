@@ -124,6 +124,8 @@ def test_paths_may_begin_with_the_users_home_and_rows_are_none(monkeypatch):
 
 def test_one_question_is_asked_and_a_config_is_found_by_its_name(monkeypatch):
   """Not each of its letters."""
+  (served := ragrl_jax.Config("small:lear")).endpoint.model = "m"
+  refused("endpoint.model='m': .*here the checkpoint would", checkpoints.opened, served, "model")
   asked, stop = [], lambda config, checkpoint: next(iter(()))
   monkeypatch.setattr(checkpoints, "opened", stop)
   monkeypatch.setattr(checkpoints.questions_lib, "check_passages", lambda *given: asked.append(given))

@@ -38,7 +38,13 @@ def opened(
   Raises:
     ValueError, FileNotFoundError: as in `evaluate.evaluate`.
   """
-  config, source = evaluate.chosen(settings.of(config), checkpoint)
+  config = settings.of(config)
+  if config.endpoint.model:
+    raise ValueError(
+      f"config.endpoint.model={config.endpoint.model!r}: a model behind a server answers in evaluations and probes only, "
+      "and here the checkpoint would. Leave it empty."
+    )
+  config, source = evaluate.chosen(config, checkpoint)
   prepared = prepared_lib.prepare(config, purpose="play" if playing else "sample")
   result = player_lib.build(prepared, judged=judged) if playing else player_lib.sampler(prepared)
   evaluate.load(result, source)
