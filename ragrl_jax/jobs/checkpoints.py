@@ -41,8 +41,8 @@ def opened(
   config = settings.of(config)
   if config.endpoint.model:
     raise ValueError(
-      f"config.endpoint.model={config.endpoint.model!r}: a model behind a server answers in evaluations and probes only, "
-      "and here the checkpoint would. Leave it empty."
+      f"config.endpoint.model={config.endpoint.model!r}: a model behind a server answers in evaluations and probes "
+      "only, and here the checkpoint would. Leave it empty."
     )
   config, source = evaluate.chosen(config, checkpoint)
   prepared = prepared_lib.prepare(config, purpose="play" if playing else "sample")
