@@ -6,6 +6,7 @@ import html
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import tiny_world
 from refusals import refused
@@ -99,7 +100,8 @@ def test_fine_tuning_is_stopped_and_continued(world, tmp_path):
 
 
 def test_settings_by_keyword():
-  made = from_python._set("search_r1", {"model.path": "m", "data.train": "q", "steps": 0}, {"rollout.group_size": 3})
+  more = {"rollout.group_size": np.int64(3)}
+  made = from_python._set("search_r1", {"model.path": "m", "data.train": "q", "steps": 0}, more)
   plain = ragrl_jax.Config("search_r1")
   assert (made.model.path, made.steps, made.rollout.group_size) == ("m", plain.steps, 3)
   assert made.data.evaluate == "" and plain.data.evaluate  # own questions, so no other set of the config is read
@@ -109,6 +111,7 @@ def test_settings_by_keyword():
   for config, values, says in (
     ("small", {"rollout.group_sise": 3}, "no setting 'rollout.group_sise'; did you mean 'rollout.group_size'"),
     ("small", {"rollout.group_size": "many"}, "config.rollout.group_size='many': it must be like 8"),
+    ("search_r1", {"switches.max_searches": "3"}, "max_searches='3': it must be like a value of the type int"),
     ({"steps": 3}, {}, "config: a dict, but it must be a ragrl_jax.Config"),
   ):
     refused(says, from_python._set, config, {}, values)

@@ -5,11 +5,13 @@ They make the checks and write the files of the commands `ragrl train`, `sft`, `
 
 import copy
 import difflib
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
@@ -293,10 +295,15 @@ def _set(config, values: Mapping[str, Any], more: Mapping[str, Any] | None) -> c
     if name not in defaults:
       near = difflib.get_close_matches(name, defaults, n=1)
       raise ValueError(f"there is no setting {name!r}{near and f'; did you mean {near[0]!r}?' or ''} (settings=).")
+    value = value.item() if isinstance(value, np.generic) else value  # NumPy's numbers, as sweeps have them
     try:
       result.update_from_flattened_dict({name: os.fspath(value) if isinstance(value, os.PathLike) else value})
     except TypeError:
-      raise ValueError(f"config.{name}={value!r}: it must be like {defaults[name]!r}.") from None
+      like = repr(defaults[name])
+      if defaults[name] is None:  # a switch that is not set has a type all the same
+        *sections, last = name.split(".")
+        like = f"a value of the type {functools.reduce(getattr, sections, result).get_type(last).__name__}"
+      raise ValueError(f"config.{name}={value!r:.200}: it must be like {like}.") from None
   return result
 
 
