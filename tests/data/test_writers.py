@@ -2,6 +2,7 @@
 
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax.data import readers, writers
 from ragrl_jax.structs import Example
@@ -15,10 +16,12 @@ def test_a_file_that_is_read_or_named_twice_is_refused(tmp_path, monkeypatch):
     writers.write_examples(name, ASKED)
   (tmp_path / "link.jsonl").symlink_to("a.jsonl")
   for data in ("a.jsonl", "hf:owner/name//train,b.jsonl,./a.jsonl", "[ab].jsonl", str(tmp_path), "link.jsonl"):
-    with pytest.raises(ValueError, match=r"--out=.*a\.jsonl: this file is read, too, .*: name another one"):
-      writers.refuse_inputs(["new.jsonl", tmp_path / "a.jsonl"], readers.named(data))
-  with pytest.raises(ValueError, match=r"--run=\./c\.jsonl: this file is named twice"):
-    writers.refuse_inputs(["c.jsonl", "./c.jsonl"], [], flag="--run")
+    says = r"--out=.*a\.jsonl: this file is read, too, .*: name another one"
+    refused(says, writers.refuse_inputs, ["new.jsonl", tmp_path / "a.jsonl"], readers.named(data))
+  says = r"--run=\./c\.jsonl: this file is named twice"
+  refused(says, writers.refuse_inputs, ["c.jsonl", "./c.jsonl"], [], flag="--run")
+  for out, says in ((".", "is a folder"), ("c.CSV", "name it .*jsonl"), ("c.parquet", "JSON lines are written")):
+    refused(f"--out={out}: .*{says}", writers.refuse_inputs, [out], [])
   writers.refuse_inputs(["c.jsonl", "d.jsonl"], readers.named("a.jsonl,b.jsonl"))
 
 
