@@ -229,6 +229,7 @@ def _passage(row: dict[str, Any], where: str) -> Passage:
       raise ValueError(f'{where}: "{name}" must be a string, this row has {value!r:.80}.')
   if "contents" in row:
     title, text = from_contents(row["contents"])
+    title = title or row.get("title") or ""
   else:
     title, text = row.get("title") or "", row["text"]
   try:

@@ -23,6 +23,7 @@ ROWS_READ = [  # a row, and the title and text of its passage
   (dict(id="f", contents="Kaltun\nA town."), "Kaltun", "A town."),  # FlashRAG: title without quotes
   (dict(id="n", contents="no title here"), "", "no title here"), (dict(id="t", text="only text"), "", "only text"),
   (dict(id="q", contents='"Title alone"'), "Title alone", ""), (dict(id="z", title=None, text=""), "", ""),
+  (dict(id="c", contents="a line", title="T"), "T", "a line"), (dict(id="d", contents="U\na", title="T"), "U", "a"),
   (dict(_id="MED-10", title="Statins", text="A study.", metadata=dict(url="x")), "Statins", "A study."),  # BEIR
   (dict(_id=7, title="", text="Another."), "", "Another."),
 ]  # fmt: skip
