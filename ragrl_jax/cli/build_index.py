@@ -27,7 +27,8 @@ def main() -> int:
   parser.add_argument("--key_variable", default="", help="environment variable with the database's token")
   parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
   parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")
-  parser.add_argument("--oversample", type=int, default=4, help="candidates that an inexact index fetches per passage")
+  candidates = "candidates that an inexact index fetches per passage"
+  parser.add_argument("--oversample", type=commands.whole_number(1), default=4, help=candidates)
   parser.add_argument("--dtype", default="float32", choices=vectors.DTYPES, help="dtype of the stored vectors")
   parser.add_argument(
     "--encoder_options",
@@ -40,7 +41,7 @@ def main() -> int:
   parser.add_argument("--chunk_overlap", type=int, default=0, help="of these, shared with the previous passage")
   parser.add_argument("--chunk_tokenizer", default="words", help="words, or a folder with a tokenizer.json")
   parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a separate server")
-  parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
+  parser.add_argument("--threads", type=commands.whole_number(1), help="threads of FAISS; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index of other arguments, or a damaged one")
   arguments = vars(parser.parse_args())
   unused = lambda names: [f"--{name}" for name in names if arguments[name] != parser.get_default(name)]

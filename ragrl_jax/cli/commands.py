@@ -12,6 +12,7 @@ import inspect
 import io
 import linecache
 import logging
+import math
 import os
 import pathlib
 import re
@@ -233,6 +234,19 @@ class Once(argparse.Action):
     if getattr(namespace, self.dest) is not None:
       parser.error(f"{option_string} is given twice; write several with commas between them")
     setattr(namespace, self.dest, values)
+
+
+def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
+  """For the `type` of an option: reads a whole number in this range."""
+
+  def read(text: str) -> int:
+    number = int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
+    if number is None or not least <= number <= most:
+      limit = f"between {least} and {most}" if most < math.inf else f"of at least {least}"
+      raise argparse.ArgumentTypeError(f"{text!r}: it must be a whole number {limit}")
+    return number
+
+  return read
 
 
 def config_flag(*, required: bool = True) -> flags.FlagHolder:

@@ -29,17 +29,20 @@ def main() -> int:
   parser = commands.Parser(__doc__)
   parser.add_argument("--index", required=True, help="folder of an index, a FUSED.json, or an address")
   parser.add_argument("--host", default="127.0.0.1")
-  parser.add_argument("--port", type=int, default=8000)
+  parser.add_argument("--port", type=commands.whole_number(0, 65535), default=8000)
   parser.add_argument("--key_variable", default="", help="environment variable with the token that requests must send")
   parser.add_argument("--processes", type=int, default=1, help="number of server processes, each with the whole index")
   parser.add_argument("--encoder", default=None, help="folder or Hugging Face name of the encoder, if it has moved")
   parser.add_argument("--options", default=None, help="FAISS search parameters; by default those of the build")
   parser.add_argument("--search", default="faiss", choices=("faiss", "device"), help="device: exact, on accelerators")
-  parser.add_argument("--threads", type=int, default=None, help="threads of FAISS per search; all cores by default")
+  parser.add_argument(
+    "--threads", type=commands.whole_number(1), help="threads of FAISS per search; all cores by default"
+  )
   limits = server.Limits()
   for name, meaning in LIMITS.items():
     default = getattr(limits, name)
-    parser.add_argument(f"--{name}", type=type(default), default=default, help=meaning)
+    kind = commands.whole_number(1) if isinstance(default, int) else float
+    parser.add_argument(f"--{name}", type=kind, default=default, help=meaning)
   given = parser.parse_args()
   if given.processes < 1 or (given.processes > 1 and given.search == "device"):
     raise ValueError(
