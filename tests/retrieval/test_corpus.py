@@ -33,7 +33,7 @@ def test_both_kinds_of_rows(tmp_path):
   rows = [row for row, *_ in ROWS_READ]
   found = list(read_passages(write(tmp_path / "c.jsonl", *rows[:5], "", *rows[5:])))
   assert [(one.title, one.text) for one in found] == [(title, text) for _, title, text in ROWS_READ]
-  assert [one.id for one in found] == ["a", "7", "f", "n", "t", "q", "z", "MED-10", "7"]
+  assert [one.id for one in found] == ["a", "7", "f", "n", "t", "q", "z", "c", "d", "MED-10", "7"]
 
 
 @pytest.mark.parametrize("line, says", [
