@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from refusals import refused
 
 from ragrl_jax.data import layouts
 from ragrl_jax.structs import Example
@@ -221,5 +222,4 @@ def test_ms_marco():
   (dict(BROWSECOMP, gold_docs=["encrypted"]), "'gold_docs' must be a list of documents"),
 ])  # fmt: skip
 def test_bad_rows(row, message):
-  with pytest.raises(ValueError, match=message):
-    read(row)
+  refused(message, read, row)

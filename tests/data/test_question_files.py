@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import saved_rows
+from refusals import refused
 
 from ragrl_jax.data import layouts, readers, writers
 from ragrl_jax.structs import Example, Passage
@@ -91,8 +92,7 @@ def test_ground_truths_of_verl(truth):
 ])  # fmt: skip
 def test_faults_of_verls_rows(tmp_path, change, said):
   (tmp_path / "a.jsonl").write_text(json.dumps({**VERL, **change}) + "\n")
-  with pytest.raises(ValueError, match=f"a.jsonl:1: {said}"):
-    read(tmp_path / "a.jsonl")
+  refused(f"a.jsonl:1: {said}", read, tmp_path / "a.jsonl")
 
 
 def test_hidden_files_are_no_questions(tmp_path):
@@ -107,8 +107,7 @@ def test_a_saved_data_set_is_one_source(tmp_path):
   assert [(e.id, e.source) for e in read(folder)] == [("train-0", "train"), ("train-1", "train")]
   readers.check(str(folder), "config.data.train")
   (tmp_path / "mine" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-  with pytest.raises(ValueError, match="it holds the splits train, test: name one of them"):
-    read(tmp_path / "mine")
+  refused("it holds the splits train, test: name one of them", read, tmp_path / "mine")
 
 
 @pytest.mark.slow  # the datasets library takes two seconds to import

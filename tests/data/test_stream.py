@@ -1,6 +1,7 @@
 import collections
 
 import pytest
+from refusals import refused
 
 from ragrl_jax.data.stream import Mixture, Stream, split
 from ragrl_jax.structs import Example
@@ -70,8 +71,7 @@ def test_a_mixtures_draw_depends_on_seed_and_number_alone():
   assert mixture(half).draw(100, 15) + mixture(half).draw(115, 25) == whole
   for other in (mixture(half).draw(2100, 40), mixture(half, seed=1).draw(100, 40)):
     assert [which for _, which in other] != [which for _, which in whole]
-  with pytest.raises(ValueError, match="config.data.hard"):
-    Mixture(3, 0, share=half, prompts_per_step=1, seed=0)
+  refused("config.data.hard", Mixture, 3, 0, share=half, prompts_per_step=1, seed=0)
 
 
 EXAMPLES = [Example(str(number), f"{number}?", ("a",)) for number in range(101)]
@@ -92,5 +92,4 @@ def test_every_question_is_in_exactly_one_part():
 
 @pytest.mark.parametrize(("shares", "number"), [([1], 9), ([1, 0], 9), ([99, 1], 3), ([1, float("nan")], 9)])
 def test_shares_that_split_nothing_are_refused(shares, number):
-  with pytest.raises(ValueError, match="share"):
-    split(EXAMPLES[:number], shares)
+  refused("share", split, EXAMPLES[:number], shares)
