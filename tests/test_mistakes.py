@@ -6,12 +6,14 @@ import dataclasses
 import json
 import pathlib
 import re
+import shutil
 import types
 from unittest import mock
 
 import jax
 import ml_collections
 import pytest
+import small_tokenizers
 from refusals import refused
 
 from ragrl_jax import config as config_lib
@@ -198,6 +200,16 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   config.prompting.chat = True
   monkeypatch.setattr(tokenizer_lib, "load_tokenizer", lambda where, **how: bare("own"))
   assert prepared.tokenizer(settings.of(config), None).markers == "own"
+
+
+def test_another_tokenizer_than_the_models_is_said(tmp_path, caplog):
+  config = config_lib.default_config()
+  config.model.path, config.prompting.chat = str(small_tokenizers.byte_level(tmp_path / "own")), False
+  same = shutil.copytree(tmp_path / "own", tmp_path / "same")
+  for other, said in ((str(same), False), ("", False), ("bytes", True)):
+    config.prompting.tokenizer = other
+    prepared.tokenizer(settings.of(config), None)
+    assert ("config.prompting.tokenizer=bytes gives other ids than the tokenizer of" in caplog.text) is said
 
 
 @pytest.mark.parametrize("context, factor, original, fits", [

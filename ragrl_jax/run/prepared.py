@@ -1,10 +1,12 @@
 """What a run consists of before weights, index and questions are read. Made and checked once, then passed on."""
 
 import dataclasses
+import filecmp
 import functools
 import hashlib
 import inspect
 import json
+import logging
 import math
 import pathlib
 import textwrap
@@ -25,6 +27,7 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import checks
 from ragrl_jax.settings import Settings, fields
 
+_TEXT = "Question: Who wrote “Ulysses” in 1922? Answer: James Joyce"  # of which two tokenizers are compared
 Reward = Callable[[structs.Example, structs.Episode], float | None]
 
 
@@ -171,7 +174,29 @@ def tokenizer(config: Settings, recipe: Recipe | None) -> Any:
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
       "for bare text, or, for a Hugging Face folder, config.prompting.markers='own' for this library's role markers."
     )
+  if config.model.path and prompting.tokenizer not in ("", config.model.path):
+    _say_other_tokenizer(config, result)
   return result
+
+
+def _say_other_tokenizer(config: Settings, tokenizer: Any) -> None:
+  """Warns if the model's own tokenizer, where it is here, gives a text other ids: the model has not learned these."""
+  folder, other = hub.in_cache(config.model.path), pathlib.Path(config.prompting.tokenizer)
+  name = next((name for name in ("tokenizer.json", "tokenizer.model") if (folder / name).is_file()), "")
+  other = other / name if other.is_dir() else other
+  if not name or (other.is_file() and filecmp.cmp(folder / name, other, shallow=False)):
+    return
+  try:
+    own = tokenizer_lib.load_tokenizer(folder, chat=False, check=lambda tokenizer: None)
+  except Exception:  # noqa: BLE001 – it cannot be read, which may be why another one is named
+    return
+  if own.encode(_TEXT) != tokenizer.encode(_TEXT):
+    logging.warning(
+      "config.prompting.tokenizer=%s gives other ids than the tokenizer of config.model.path=%s: the model would read "
+      "and write other words. Leave it empty for the model's own.",
+      config.prompting.tokenizer,
+      config.model.path,
+    )
 
 
 def shape(config: Settings, vocab: int = 1) -> DecoderConfig:
