@@ -6,6 +6,7 @@ import html
 import pathlib
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_world
@@ -196,6 +197,9 @@ def test_a_reward_takes_the_place_of_all_terms_and_is_a_number_or_none():
   assert made.recipe.weights(5) == {"reward": 1.0}
   assert made.recipe.score(example, episode) == {"reward": reward(example, episode)}
   assert made.recipe.outcome(example, episode) == recipe.outcome(example, episode) == 1
+  for half in (np.float32(0.5), np.asarray(0.5), jnp.float32(0.5)):
+    score = prepared_lib.with_reward(before, lambda example, episode, half=half: half).recipe.score
+    assert made.recipe.reward(score(example, episode), 1) == 0.5
   other = prepared_lib.with_reward(before, lambda example, episode: None)
   assert made.reward != other.reward != before.reward == ""
   assert prepared_lib.with_reward(before, max).reward  # without a text

@@ -126,10 +126,11 @@ def _text(function: Any) -> str:
 
 
 def _rewarded(recipe: Recipe, reward: Reward) -> Recipe:
+  number = lambda value: value.item() if getattr(value, "shape", None) == () else value  # of NumPy's and JAX's scalars
   again = lambda change: None if change is None else lambda old: _rewarded(change(old), reward)
   return dataclasses.replace(
     recipe,
-    score=lambda example, episode: {"reward": reward(example, episode)},
+    score=lambda example, episode: {"reward": number(reward(example, episode))},
     weights=lambda step: {"reward": 1.0},
     credit=None,
     pooled=None,
