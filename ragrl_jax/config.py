@@ -44,7 +44,12 @@ def load(value: str | pathlib.Path = "", variant: str = "") -> Config:
     raise ValueError(f"{path}: this is not a file of settings, such as configs/small.py.")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  return module.get_config(variant or named)
+  result = module.get_config(variant or named)
+  if not isinstance(result, ml_collections.ConfigDict):
+    raise ValueError(
+      f"{path}: get_config(variant) must return a config, such as ragrl_jax.Config(), not {result!r:.80}."
+    )
+  return result
 
 
 def folder() -> pathlib.Path:

@@ -5,6 +5,7 @@ import sys
 import tomllib
 
 import pytest
+from refusals import refused
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
@@ -76,10 +77,10 @@ def test_configs_are_found_by_name(monkeypatch, tmp_path):
   assert config_lib.find("arena:smoke,repo") == f"{config_lib.folder()}/arena.py:smoke,repo"
   for given in ("configs/arena.py:smoke", "/a/b.py", "mine.py", "./mine.py", ""):
     assert config_lib.find(given) == given
-  with pytest.raises(ValueError, match="no config 'arenas'.*did you mean arena.*mine.py"):
-    config_lib.find("arenas:smoke")
+  refused("no config 'arenas'.*did you mean arena.*mine.py", config_lib.find, "arenas:smoke")
   monkeypatch.setattr(config_lib, "INSTALLED", tmp_path)  # an installed package contains them
-  (tmp_path / "mine.py").write_text("")
+  (tmp_path / "mine.py").write_text("get_config = dict")
+  refused("get_config.variant. must return a config, .*not {}", config_lib.load, tmp_path / "mine.py")
   assert config_lib.find("mine") == f"{tmp_path}/mine.py"
   monkeypatch.undo()
   words = "ragrl train", "--config.steps=3", "--workdir=care"
