@@ -92,7 +92,7 @@ def passage(value: Any, where: str) -> Passage:
     raise ValueError(f"{where!r} must be an object with a text 'text' (and 'id', 'title').")
   title = value.get("title") or ""
   if not isinstance(title, str):
-    raise ValueError(f"the title of {where!r} must be text, this is {title!r}.")
+    raise ValueError(f"the title of {where!r} must be text, this is {title!r:.80}.")
   if isinstance(name := value.get("id"), bool) or not isinstance(name, str | int | None):
     raise ValueError(f"the id of {where!r} must be text or a whole number, this is {name!r:.80}.")
   return Passage(sums.content_id(title, value["text"]) if name in (None, "") else str(name), title, value["text"])
@@ -102,7 +102,7 @@ def question(row: Row, column: str = "question") -> str:
   """The question; it may not be blank."""
   question = row.get(column)
   if not isinstance(question, str) or not question.strip():
-    raise ValueError(f"{column!r} must be text, this is {question!r}.")
+    raise ValueError(f"{column!r} must be text, this is {question!r:.200}.")
   return question
 
 
@@ -184,5 +184,5 @@ def _held(row: Row, column: str, kind: Any, what: str, within: str = "") -> Any:
 def position(value: Any, size: int, column: str) -> int:
   """A position in a list of this size."""
   if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < size:
-    raise ValueError(f"{column!r} holds {value!r}: it must be a position from 0 to {size - 1}.")
+    raise ValueError(f"{column!r} holds {value!r:.80}: it must be a position from 0 to {size - 1}.")
   return value

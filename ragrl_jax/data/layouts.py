@@ -28,7 +28,7 @@ def example(row: Row, *, identity: str, source: str) -> Example:
       _check_text(result)
       return result
   raise ValueError(
-    f"a row with the columns {sorted(row)} has an unknown layout: it needs 'question' and 'answers' (ours), "
+    f"a row with the columns {sorted(row)!s:.300} has an unknown layout: it needs 'question' and 'answers' (ours), "
     "'golden_answers' (FlashRAG), 'data_source' with 'reward_model' (Search-R1, verl), "
     "'answer' with 'context' (HotpotQA, 2WikiMultihopQA, or one text) or with 'paragraphs' (MuSiQue), 'input' with "
     "'context' and 'answers' (LongBench), 'passage' with 'answers_spans' (DROP), 'query' with 'passages' (MS MARCO), "
@@ -47,7 +47,7 @@ def ours(row: Row, identity: str, source: str) -> Example:
   if isinstance(hops, str) and (not hops or hops.isdecimal()):  # as in a file of plain values
     hops = int(hops) if hops else None
   if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool)):
-    raise ValueError(f"'hops' must be a whole number or null, this is {hops!r}.")
+    raise ValueError(f"'hops' must be a whole number or null, this is {hops!r:.80}.")
   meta = columns.mapping(row, "meta")
   own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
   meta |= {column: value for column, value in row.items() if column not in own_columns}

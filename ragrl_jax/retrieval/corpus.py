@@ -222,7 +222,7 @@ def _passage(row: dict[str, Any], where: str) -> Passage:
   if isinstance(given, bool) or not isinstance(given, str | int):
     raise ValueError(f'{where}: "id" must be a string or a whole number, this row has {given!r:.80}.')
   if "contents" not in row and "text" not in row:
-    raise ValueError(f"{where}: a row must be {WANTED}, this one has {sorted(map(str, row))}.")
+    raise ValueError(f"{where}: a row must be {WANTED}, this one has {sorted(map(str, row))!s:.300}.")
   for name in ("title", "text", "contents"):
     value = row.get(name, "")
     if not isinstance(value, str) and not (name == "title" and value is None):

@@ -210,6 +210,8 @@ def test_ms_marco():
   (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
   (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
   (dict(prompt=[], answer="Ann"), "'prompt' must be text"),
+  (dict(question={"0": "x" * 999}, answers=["x"]), r"^'question' must be text, this is .{200}\.$"),  # a table's columns
+  (dict.fromkeys(map(str, range(999))), r"the columns .{300} has an unknown layout"),
   (dict(question="Q?", answers=["x"], gold_ids="d7"), "'gold_ids' is text, but not JSON"),
   (dict(question="Q?", answers=["x"], gold_ids=[["7"]]), "'gold_ids' must be a list of passages' ids"),
   (dict(question="Q?", answers=["x"], answerable="no one"), "'answerable' must be true or false, this is 'no one'"),
