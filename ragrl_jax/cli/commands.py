@@ -290,9 +290,9 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
     raise flags.Error(_message(error, argv)) from error
   if flags.FLAGS["verbosity"].using_default_value:
     flags.FLAGS.verbosity = -1  # warnings: libraries report details, such as what they try to import
-  for name in flags.FLAGS:  # an empty path would be the present folder; a setting may be empty
-    flag = flags.FLAGS[name]
-    if "." not in name and flag.default is None and isinstance(flag.value, str) and not flag.value:
+  for name in flags.FLAGS:  # an empty path would be the present folder; a setting may be empty, and a URL is OpenAI's
+    flag, may_be_empty = flags.FLAGS[name], "." in name or name.endswith("_url")
+    if flag.default is None and isinstance(flag.value, str) and not flag.value and not may_be_empty:
       raise flags.Error(f"--{name}= is empty: is a variable of the shell unset?")
   for name in of_configs:
     flag = flags.FLAGS[name]
