@@ -181,6 +181,8 @@ def test_an_evaluation_looks_for_no_model_that_only_the_training_reads(tmp_path,
   with pytest.raises(StopIteration):
     evaluate.opened(config, tmp_path, "none.jsonl", tmp_path / "out")
   assert prepare.call_args.args[0].model.path == str(tmp_path)
+  for seeds in (0, "3", True):
+    refused("seeds=.*at least 1", evaluate.evaluate, config, tmp_path, "none.jsonl", tmp_path / "out", seeds=seeds)
 
 
 def test_a_run_of_an_unregistered_recipe_names_the_way_out():

@@ -66,6 +66,8 @@ def evaluate(
     ConnectionError: the model's server refuses every question.
     harness.TooManyFailures: the retriever, a judge or the model's server is down.
   """
+  if type(seeds) is not int or seeds < 1:
+    raise ValueError(f"seeds={seeds!r}: it must be a whole number of at least 1.")
   sample = sample or seeds > 1
   config, player, examples, answers = opened(config, checkpoint, data, out)
   out = pathlib.Path(out)
