@@ -1,6 +1,7 @@
 import collections
 
 import pytest
+from refusals import refused
 
 from ragrl_jax.data import synthetic
 
@@ -114,8 +115,7 @@ def test_passages_do_not_change_the_first_question():
 def test_distinct():
   assert synthetic.questions(WORLD, 0) == [] and len({e.question for e in synthetic.questions(WORLD, 500)}) == 500
   tiny = synthetic.build(seed=0, entities=8, held_out=8)
-  with pytest.raises(ValueError, match="distinct=False"):
-    synthetic.questions(tiny, 100, mix={1: 1})
+  refused("distinct=False", synthetic.questions, tiny, 100, mix={1: 1})
   assert len(synthetic.questions(tiny, 100, mix={1: 1}, distinct=False)) == 100
 
 
@@ -152,5 +152,4 @@ def test_impossible_settings_are_refused(wrong, message):
 
 
 def test_comparison_questions_need_years():
-  with pytest.raises(ValueError, match="years=True"):
-    synthetic.questions(MANY, 1, mix={"comparison": 1})
+  refused("years=True", synthetic.questions, MANY, 1, mix={"comparison": 1})
