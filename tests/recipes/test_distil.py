@@ -5,6 +5,7 @@ import json
 
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, settings
@@ -50,8 +51,7 @@ def test_labels_and_split():
   assert len(held_out) == 6 and len(train) == 18  # a question's pairs stay together
   assert not {pair.source for pair in train} & {pair.source for pair in held_out}
   assert distil.split(twice, 5, seed=0) == (train, held_out) != distil.split(twice, 5, seed=1)
-  with pytest.raises(ValueError, match="held_out=24 of 24"):
-    distil.split(twice, 24, seed=0)
+  refused("held_out=24 of 24", distil.split, twice, 24, seed=0)
 
 
 class Refuses:
@@ -119,8 +119,7 @@ def test_agreement_by_hand():
   labelled = distil.labelled(PAIRS[:5], (1.0, 1.0, 0.0, 0.0, 1.0))
   found = distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None))
   assert found == pytest.approx(dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5))
-  with pytest.raises(ValueError, match="no verdict"):
-    distil.agreement(labelled, (None,) * 5)
+  refused("no verdict", distil.agreement, labelled, (None,) * 5)
 
 
 def test_the_judge_is_asked_in_training_as_in_use():
