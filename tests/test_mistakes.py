@@ -195,8 +195,8 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   config.prompting.tokenizer = "folder"
   bare = dataclasses.make_dataclass("Bare", [("markers", str | None, None)])
   monkeypatch.setattr(tokenizer_lib, "load_tokenizer", lambda where, **how: bare())
-  with pytest.raises(ValueError, match="no chat template: set config.prompting.chat=False.*markers='own'"):
-    prepared.tokenizer(settings.of(config), None)
+  says = "no chat template: set config.prompting.chat=False.*markers='own'"
+  refused(says, prepared.tokenizer, settings.of(config), None)
   config.prompting.chat = False
   assert prepared.tokenizer(settings.of(config), None).markers is None
   config.prompting.chat = True
