@@ -105,7 +105,7 @@ def test_a_search_agent_follows_the_decomposition_and_then_the_missing_title(ind
   hidden = dataclasses.replace(TWO_HOPS, question="Linz on the Danube bridge?", meta={})
   assert queries(hidden) == ["Linz on the Danube bridge?", "Karl Weber Linz Danube bridge"]
   known = lambda flag: dataclasses.replace(ONE_HOP, meta=dict(known=flag))
-  assert queries(known(False), "when_to_search") == ["built bridge Linz"]
+  assert queries(known(False), "when_to_search") == queries(known("False"), "when_to_search") == ["built bridge Linz"]
   assert queries(known(True), "when_to_search") == []
 
 

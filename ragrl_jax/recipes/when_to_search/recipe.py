@@ -12,6 +12,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.core.text import tags
 from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.data import columns
 from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
@@ -283,7 +284,7 @@ def settled_step(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: in
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
   """See `Recipe.script`. meta["known"] says whether the answer is known. searches: the most searches."""
   answer, first = scripts.answer(example), len(segments) == 1
-  known = example.meta.get("known")
+  known = columns.truth(example.meta, "known")
   if first and (not searches or (rng.random() < KNOWN if known is None else known)):
     return f"<think> I know this. </think><reflect> It is {answer}. </reflect><answer> {answer} </answer>"
   new, query = scripts.next_query(example, segments)
