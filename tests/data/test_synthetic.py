@@ -147,8 +147,7 @@ def test_questions_from_memory_are_marked():
   (dict(mix={3: 1}, passages=2), "at least as many"), (dict(passages=100_000), "too few passages"),
 ])  # fmt: skip
 def test_impossible_settings_are_refused(wrong, message):
-  with pytest.raises(ValueError, match=message):
-    synthetic.questions(WORLD, 3, **wrong)
+  refused(message, synthetic.questions, WORLD, 3, **wrong)
 
 
 def test_comparison_questions_need_years():

@@ -238,8 +238,7 @@ GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"]
   assert {line.field for line in made.of("refused")} == {"learning_rate", "**more"}
   assert "learning_rate" not in made.given
   refused("no field", of_text, tmp_path, "print(1)\n", "empty.py")
-  with pytest.raises(ValueError, match="cannot be read"):
-    of_text(tmp_path, "GRPOConfig(", "wrong.py")
+  refused("cannot be read", of_text, tmp_path, "GRPOConfig(", "wrong.py")
 
 
 @pytest.mark.parametrize("text, setting, wanted, refused", [  # refused: the field or name that is said instead

@@ -91,8 +91,7 @@ def test_a_wording_belongs_to_its_question(tmp_path):
     (settings(kind="exact"), terms, {}, "compares an answer with right answers, but information_think has"),
     (settings(kind="lexical", wording=mine), (), {}, "config.judge.wording.*config.judge: lexical"),
   ):
-    with pytest.raises(ValueError, match=named):
-      judging.chosen(base, by_term, some)
+    refused(named, judging.chosen, base, by_term, some)
 
 
 def test_a_folder_has_a_wording_for_each_question(tmp_path):
@@ -102,9 +101,7 @@ def test_a_folder_has_a_wording_for_each_question(tmp_path):
   judges = judging.of_steps(llm, {}, STEPS)
   said = {term: judge._prompt.messages("P", "C")[0]["content"] for term, judge in judges.items()}
   assert said == dict(information_think="information_think: P C", think_search="think_search: P C")
-  with pytest.raises(ValueError, match="think_answer.txt: the file cannot be read"):
-    judging.of_steps(llm, {}, ("think_answer",))
+  refused("think_answer.txt: the file cannot be read", judging.of_steps, llm, {}, ("think_answer",))
   assert judging.of_steps(llm, dict(think_answer=dict(kind="sub_em")), ("think_answer",))  # asks nothing
   (tmp_path / "think-answer.txt").write_text("{premise} {claim}", encoding="utf-8")
-  with pytest.raises(ValueError, match="think-answer.txt is named after no question"):
-    judging.of_steps(llm, {}, ("think_search",))
+  refused("think-answer.txt is named after no question", judging.of_steps, llm, {}, ("think_search",))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scorer_folders
+from refusals import refused
 from safetensors.numpy import load_file
 
 from ragrl_jax.models import bert, scorers
@@ -66,12 +67,9 @@ def test_late_interaction_by_hand(colbert):
 
 
 def test_folders_with_mistakes(cross, colbert):
-  with pytest.raises(ValueError, match="it must be one of cross-encoder, late-interaction"):
-    scorers.load_scorer(cross, "poly-encoder")
-  with pytest.raises(ValueError, match="linear.weight has no place"):
-    scorers.load_scorer(colbert, "cross-encoder")
-  with pytest.raises(ValueError, match="classifier.bias has no place"):
-    scorers.load_scorer(cross, "late-interaction")
+  refused("it must be one of cross-encoder, late-interaction", scorers.load_scorer, cross, "poly-encoder")
+  refused("linear.weight has no place", scorers.load_scorer, colbert, "cross-encoder")
+  refused("classifier.bias has no place", scorers.load_scorer, cross, "late-interaction")
 
 
 @pytest.mark.parametrize("text, message", [
@@ -80,5 +78,4 @@ def test_folders_with_mistakes(cross, colbert):
 def test_bad_settings_of_late_interaction_name_their_file(colbert, tmp_path, text, message):
   shutil.copytree(colbert, tmp_path / "bad")
   (tmp_path / "bad" / "artifact.metadata").write_text(text)
-  with pytest.raises(ValueError, match=message):
-    scorers.load_scorer(tmp_path / "bad", "late-interaction")
+  refused(message, scorers.load_scorer, tmp_path / "bad", "late-interaction")

@@ -12,6 +12,7 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
+from refusals import refused
 
 import ragrl_jax
 from ragrl_jax.models.config import DecoderConfig
@@ -83,8 +84,7 @@ def test_sizes_the_mesh_does_not_divide():
   assert specs(eight, {"embedding": odd["embedding"]})["embedding"] == P(None, "fsdp")  # an encoder's may stay whole
   with pytest.raises(ValueError, match=r"layers/gate: its axis 'ff' of size 20 cannot be cut into 8.*config.mesh"):
     rules.shardings(eight, {"layers": {"gate": jnp.zeros((2, 16, 20))}})
-  with pytest.raises(ValueError, match="names 3 axes"):
-    rules.shardings(eight, {"layers": {"gate": jnp.zeros((16, 24))}})
+  refused("names 3 axes", rules.shardings, eight, {"layers": {"gate": jnp.zeros((16, 24))}})
 
 
 SIZES = dict(data=1, fsdp=1, tensor=1, sequence=1)
@@ -100,8 +100,7 @@ SIZES = dict(data=1, fsdp=1, tensor=1, sequence=1)
   (dict(sequence=4), dict(row_lengths=(64, 30)), r"row_lengths=\(64, 30\): .*config.mesh.sequence=4; 30 is not"),
 ])  # fmt: skip
 def test_a_mesh_that_would_silently_repeat_work_is_refused(sizes, given, message):
-  with pytest.raises(ValueError, match=message):
-    rules.check(SIZES | sizes, **(dict(heads=28, kv_heads=4) | given))
+  refused(message, rules.check, SIZES | sizes, **dict(heads=28, kv_heads=4) | given)
 
 
 def test_meshes_that_divide_everything_are_accepted():
@@ -183,12 +182,10 @@ def test_an_engine_takes_whole_hosts(each, hosts, sizes, devices):
 ])  # fmt: skip
 def test_an_engine_of_a_part_of_a_host_is_refused(each, hosts, sizes):
   says = rf"config\.rollout\.mesh\.replicas=.*a host's 4 devices, or to those of .* divides the {hosts} hosts"
-  with pytest.raises(ValueError, match=says):
-    mesh_lib.engine_size(each, hosts, **sizes)
+  refused(says, mesh_lib.engine_size, each, hosts, **sizes)
 
 
 def test_hosts_whose_devices_are_mixed_are_refused():
   chips = [Chip(host, (0, 0, 0)) for host in (0, 1, 0, 1)]
   mixed = types.SimpleNamespace(devices=np.array(chips, object).reshape(1, 4, 1, 1), shape=dict(fsdp=4))
-  with pytest.raises(ValueError, match=r"mesh \{'fsdp': 4\}: the devices of a host are not next to each other"):
-    mesh_lib.engines(mixed, tensor=2)
+  refused(r"mesh \{'fsdp': 4\}: the devices of a host are not next to each other", mesh_lib.engines, mixed, tensor=2)

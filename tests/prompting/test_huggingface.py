@@ -6,6 +6,7 @@ import pytest
 import small_tokenizers as small
 import tokenizers
 import transformers
+from refusals import refused
 from tokenizers import decoders, models, pre_tokenizers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -161,8 +162,7 @@ def test_thoughts_that_a_template_cannot_turn_off_are_refused(tmp_path):
   says = "config.prompting.thinking='off': the chat template at .*chatml does not turn"
   for how in ({}, dict(chat=False), dict(chat=False, markers="own")):
     HuggingFaceTokenizer(chatml, thinking="on", **how)
-    with pytest.raises(ValueError, match=says):
-      HuggingFaceTokenizer(chatml, thinking="off", **how)
+    refused(says, HuggingFaceTokenizer, chatml, thinking="off", **how)
 
 
 def test_runs_of_spaces_that_are_added_tokens_are_spaces(gemma):
@@ -207,23 +207,19 @@ def test_bytes_of_the_real_vocabulary(tmp_path):
 def test_a_folder_without_a_usable_eos_is_refused(file, text, says, tmp_path):
   folder = small.byte_level(tmp_path, generation={})
   (folder / file).write_text(text)
-  with pytest.raises(ValueError, match=says):
-    HuggingFaceTokenizer(folder)
+  refused(says, HuggingFaceTokenizer, folder)
 
 
 def test_wordpiece_is_refused(tmp_path):
   words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
   words.decoder = decoders.WordPiece()
   folder = small._write(tmp_path, words, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="[UNK]"))
-  with pytest.raises(ValueError, match="decoder \\['WordPiece'\\] cannot serve a policy"):
-    HuggingFaceTokenizer(folder)
+  refused("decoder \\['WordPiece'\\] cannot serve a policy", HuggingFaceTokenizer, folder)
 
 
 def test_unknown_markers_and_a_folder_without_a_fast_tokenizer_are_refused(folder, tmp_path):
-  with pytest.raises(ValueError, match="'template' or 'own'"):
-    HuggingFaceTokenizer(folder, markers="mine")
-  with pytest.raises(ValueError, match="no tokenizer.json"):
-    HuggingFaceTokenizer(tmp_path)
+  refused("'template' or 'own'", HuggingFaceTokenizer, folder, markers="mine")
+  refused("no tokenizer.json", HuggingFaceTokenizer, tmp_path)
 
 
 def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
@@ -233,5 +229,4 @@ def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
   unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
   unigram.add_special_tokens(["<unk>", "</s>"])
   folder = small._write(tmp_path, unigram, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="</s>"))
-  with pytest.raises(ValueError, match="Unigram tokenizer encodes the text '</s>' as a control token"):
-    HuggingFaceTokenizer(folder)
+  refused("Unigram tokenizer encodes the text '</s>' as a control token", HuggingFaceTokenizer, folder)

@@ -8,6 +8,7 @@ import sys
 import pytest
 import small_tokenizers as small
 import transformers
+from refusals import refused
 
 from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
@@ -50,8 +51,7 @@ def test_the_rows_of_a_model_without_a_token(tmp_path):
 @pytest.mark.parametrize("name", ["", "nowhere", "Qwen/Qwen2.5-7B", "bytes.model"])
 def test_missing_tokenizers_are_refused(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(ValueError, match=r"no tokenizer at .*config.prompting.tokenizer"):
-    load_tokenizer(name)
+  refused(r"no tokenizer at .*config.prompting.tokenizer", load_tokenizer, name)
 
 
 @pytest.mark.slow  # starts another Python, which imports
@@ -109,25 +109,21 @@ def test_added_tokens_have_the_ids_that_the_files_declare_or_are_refused(kind, n
   for text, told, has in (("<x>", free + 7, free), (known, free, i), ("<x>", i, "")):  # that id is another token's
     declare(folder, name, {text: told})
     says = f"{name}: the token {text!r} has the id {told}, but by all files together it has {has}"
-    with pytest.raises(ValueError, match=re.escape(says)):
-      load_tokenizer(folder)
+    refused(re.escape(says), load_tokenizer, folder)
 
 
 def test_added_tokens_that_get_no_such_id_or_cannot_be_read_are_refused(tmp_path):
   folder = small.byte_level(tmp_path / "two")  # transformers does not read the one file beside the other
   declare(folder, "tokenizer_config.json", {"<x>": 383})
   declare(folder, "added_tokens.json", {"<y>": 384})
-  with pytest.raises(ValueError, match="'<y>' has the id 384, but by all files together it has none"):
-    load_tokenizer(folder)
+  refused("'<y>' has the id 384, but by all files together it has none", load_tokenizer, folder)
   folder = small.byte_level(tmp_path / "shifted")
   shifted = lambda its: its | dict(added_tokens=[added | dict(id=added["id"] + 5) for added in its["added_tokens"]])
   small.edit(folder, "tokenizer.json", shifted)
-  with pytest.raises(ValueError, match=r"endoftext.* has the id 383, but .* 378: .*write the token with its id into"):
-    load_tokenizer(folder)
+  refused(r"endoftext.* has the id 383, but .* 378: .*write the token with its id into", load_tokenizer, folder)
   folder = small.byte_level(tmp_path / "list")
   (folder / "tokenizer_config.json").write_text(json.dumps(dict(added_tokens_decoder=["<x>"])))
-  with pytest.raises(ValueError, match="added tokens cannot be read.*an object of ids with such tokens"):
-    load_tokenizer(folder)
+  refused("added tokens cannot be read.*an object of ids with such tokens", load_tokenizer, folder)
 
 
 def test_a_model_alone_takes_the_eos_ids_of_its_folder(tmp_path):
@@ -138,8 +134,7 @@ def test_a_model_alone_takes_the_eos_ids_of_its_folder(tmp_path):
     assert load_tokenizer(tmp_path).eos_ids == ids
   for told, says in ((99, "EOS id 99 .* is no control piece"), ("</s>", "eos_token_id is '</s>': it must be an id")):
     (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id=told)))
-    with pytest.raises(ValueError, match=says):
-      load_tokenizer(tmp_path)
+    refused(says, load_tokenizer, tmp_path)
 
 
 def test_files_that_disagree_about_bos_are_named(tmp_path, caplog):

@@ -3,6 +3,7 @@
 import pytest
 import sentencepiece
 import small_tokenizers as small
+from refusals import refused
 
 from ragrl_jax.prompting import sentencepiece as sentencepiece_lib
 
@@ -64,8 +65,7 @@ def test_a_model_with_a_dummy_prefix_adds_no_space(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"not a model at all"])
 def test_a_file_that_is_not_a_model_is_refused(tmp_path, content):
   (tmp_path / "a.model").write_bytes(content)
-  with pytest.raises(ValueError, match="a.model: not a SentencePiece model"):
-    sentencepiece_lib.SentencePieceTokenizer(tmp_path / "a.model")
+  refused("a.model: not a SentencePiece model", sentencepiece_lib.SentencePieceTokenizer, tmp_path / "a.model")
 
 
 def test_a_model_without_eos_is_refused(tmp_path):
@@ -74,13 +74,11 @@ def test_a_model_without_eos_is_refused(tmp_path):
       sentence_iterator=iter(small.LINES), model_writer=file, model_type="bpe", vocab_size=120, eos_id=-1,
       hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-  with pytest.raises(ValueError, match="no EOS piece"):
-    sentencepiece_lib.SentencePieceTokenizer(tmp_path / "a.model")
+  refused("no EOS piece", sentencepiece_lib.SentencePieceTokenizer, tmp_path / "a.model")
 
 
 def test_too_small_a_vocabulary_and_repeated_marks_are_refused(tmp_path):
   # 4 control pieces, 256 bytes and 2 marks take 262 ids.
   for size, marks, says in ((262, ["<a>", "<b>"], "must exceed 262"), (400, ["<a>", "<a>"], "given once")):
-    with pytest.raises(ValueError, match=says):
-      sentencepiece_lib.train(small.LINES, vocab_size=size, marks=marks, path=tmp_path / "a.model")
+    refused(says, sentencepiece_lib.train, small.LINES, vocab_size=size, marks=marks, path=tmp_path / "a.model")
   assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import pytest
+from refusals import refused
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import group_sampler
@@ -226,8 +227,7 @@ def test_groups_sampled_ahead_are_the_next_steps_and_other_work_is_done_meanwhil
   assert again.tape == [(6, [8, 9, 10, 11, 12])]  # step 5 kept 3 of 5: 3 / (4/6) = 4.5
   # A step later they would be two steps old.
   resumed.restore(saved)
-  with pytest.raises(ValueError, match="step 6 would train on episodes that weights 2 steps old"):
-    resumed.take(6)
+  refused("step 6 would train on episodes that weights 2 steps old", resumed.take, 6)
 
 
 def test_sampling_ahead_can_find_no_group():
@@ -297,16 +297,14 @@ def test_groups_of_other_questions_are_not_restored():
   saved = sampler.saved()
   assert len(saved["surplus"]) == 1
   _, other = make(examples=EXAMPLES[::-1])
-  with pytest.raises(ValueError, match=r"prompt 5 for example 'q1'.*is example 'q5'.*config.data.train"):
-    other.restore(saved)
+  refused(r"prompt 5 for example 'q1'.*is example 'q5'.*config.data.train", other.restore, saved)
 
 
 def test_groups_that_are_too_old_are_never_trained_on():
   rollout, sampler = make(spread_in(1, 2, 3, 4, 6, 7, 8), surplus="keep")
   sampler.take(1)
   rollout.version = 5
-  with pytest.raises(ValueError, match="weights 5 steps old.*at most 1"):
-    sampler.take(6)
+  refused("weights 5 steps old.*at most 1", sampler.take, 6)
 
 
 def test_a_tool_that_is_down_stops_the_run_and_a_single_failure_does_not():
@@ -325,7 +323,6 @@ def test_a_judge_that_gives_no_verdicts_stops_the_run():
   for broken in ([], pairs):
     _, sampler = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken, unjudged=pairs), share=0.0)
     why = r"4 of 6 episodes have no verdict, more than config.judge.max_failed_share=0.5.*status 401"
-    with pytest.raises(group_sampler.TooManyFailures, match=why):
-      sampler.take(1)
+    refused(why, sampler.take, 1, error=group_sampler.TooManyFailures)
     _, sampler = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken[:3], unjudged=pairs[:3]), share=0.0)
     sampler.take(1)
