@@ -43,7 +43,7 @@ def get_config(variant: str = ""):
   config.rollout.update(
     prompts_per_step=(16 if not gpu else 32 if search else 64) * (1 if grouped else 8),
     group_size=8 if grouped else 1,
-    # Turns end at different times: with 64, half of the lanes were idle on two cores, and a step took 1.3 times as long.
+    # Turns end at different times: on two cores half of 64 lanes were idle, and a rollout took 1.3 times as long.
     lanes=(256 if search else 512) if gpu else 32 if search else 64,
     rows=512 if gpu else 128,
     context=(1536 if search else 1024) if gpu else 768 if search else 448,
