@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tiny_world
+from refusals import refused
 
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.run import progress
@@ -29,10 +30,8 @@ def test_the_flag_names_steps():
   assert progress.steps_of("") is None
   assert list(progress.steps_of("5:8")) == [5, 6, 7, 8] and list(progress.steps_of("5")) == [5]
   for bad in ("0", "8:5", "a", "5:", ":5", "1:2:3", "-1"):
-    with pytest.raises(ValueError, match=f"--profile_steps={bad}: name a step"):
-      progress.steps_of(bad)
-  with pytest.raises(ValueError, match="step 5, and config.steps=4"):
-    progress.Profile(pathlib.Path("nowhere"), range(5, 9), of=4)
+    refused(f"--profile_steps={bad}: name a step", progress.steps_of, bad)
+  refused("step 5, and config.steps=4", progress.Profile, pathlib.Path("nowhere"), range(5, 9), of=4)
 
 
 def test_a_clock_accounts_for_all_time_between_two_reports(monkeypatch):

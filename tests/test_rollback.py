@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import tiny_world
+from refusals import refused
 
 from ragrl_jax.jobs import train
 from ragrl_jax.report import page
@@ -109,8 +110,7 @@ def test_the_checkpoint_to_return_to_is_always_there(tmp_path, every, keep, ahea
 def test_after_the_last_rollback_the_run_stops_and_says_where_its_healthy_weights_are(tmp_path):
   rows, made = played(tmp_path, {12, 13, 16, 17}, 30, most_rollbacks=1)
   assert returns(rows) == {13: 10} and rows[-1]["step"] == 17
-  with pytest.raises(rollback.Collapsed, match=r"=1 times.*checkpoints/13.* below 0.0005.*accept_changes"):
-    made.stop(rows[-1])
+  refused(r"=1 times.*checkpoints/13.* below 0.0005.*accept_changes", made.stop, rows[-1], error=rollback.Collapsed)
   made.stop({})
 
 
@@ -124,8 +124,7 @@ def test_what_cannot_return_is_refused_before_anything_is_read(world, purpose, c
   config = tiny_world.config(world, variant="" if purpose == "rl" else purpose)
   config.checkpoint.every = config.steps
   config.guard.update(change)
-  with pytest.raises(ValueError, match=words):
-    prepared.prepare(config, purpose=purpose)
+  refused(words, prepared.prepare, config, purpose=purpose)
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------

@@ -155,8 +155,7 @@ def test_thoughts_call_nothing(tokenizer):
   ("coder", "<tool_call>\n<function=f>\n</function>", "does not end with </tool_call>: it was cut off"),
 ])  # fmt: skip
 def test_a_malformed_call_says_what_is_wrong(name, said, says):
-  with pytest.raises(Malformed, match=says):
-    ToolTurns(with_tools(name), TOOLS).calls(said)
+  refused(says, ToolTurns(with_tools(name), TOOLS).calls, said, error=Malformed)
 
 
 def test_a_call_that_can_be_read_but_not_written_is_malformed():

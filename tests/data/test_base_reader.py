@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from papers import lessons, primed
+from refusals import refused
 
 from ragrl_jax.data import world
 from ragrl_jax.models.config import DecoderConfig
@@ -42,8 +43,7 @@ def test_first_weights_repeat_what_they_never_saw():
 
 def test_other_shapes_are_refused():
   for shape in (dict(head_dim=32), dict(family="llama")):
-    with pytest.raises(ValueError, match="attention biases and"):
-      decoder(**shape)
+    refused("attention biases and", decoder, **shape)
 
 
 def test_a_step_has_lessons_for_one_block(tokenizer):
@@ -78,5 +78,4 @@ def test_a_measure_counts_whole_replies(tokenizer, monkeypatch):
 
 
 def test_a_missing_base_says_what_to_run(tmp_path):
-  with pytest.raises(FileNotFoundError, match="make base"):
-    base_reader.model(tmp_path)
+  refused("make base", base_reader.model, tmp_path, error=FileNotFoundError)

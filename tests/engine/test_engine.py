@@ -246,8 +246,7 @@ def test_the_narrowest_extension_that_holds_the_missing_tokens_is_taken():
 
 def test_an_engine_without_weights_says_so():
   e = Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
-  with pytest.raises(ValueError, match="load"):
-    rollout(e).run(requests(1, 1), step=0)
+  refused("load", rollout(e).run, requests(1, 1), step=0)
 
 
 def test_weights_that_were_donated_are_not_used():
@@ -255,8 +254,7 @@ def test_weights_that_were_donated_are_not_used():
   given = jax.tree.map(jax.numpy.copy, params)
   e.load(given, version=3)
   jax.jit(lambda tree: jax.tree.map(lambda x: x * 1, tree), donate_argnums=0)(given)
-  with pytest.raises(ValueError, match="version 3 were donated"):
-    rollout(e).run(requests(1, 1), step=0)
+  refused("version 3 were donated", rollout(e).run, requests(1, 1), step=0)
   e.load(params, version=7)  # the other tests' weights
 
 

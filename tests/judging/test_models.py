@@ -10,6 +10,7 @@ import pytest
 import sentencepiece
 import small_tokenizers
 from flax import nnx
+from refusals import refused
 
 from ragrl_jax import judging
 from ragrl_jax.judging import local, prompts
@@ -108,8 +109,7 @@ def test_a_reward_model_whose_template_forgets_thoughts_has_our_markers_and_one_
   assert judge._row(PREMISE, CLAIM) == ours.render(prompts.get("information_think").messages(PREMISE, CLAIM))
   opens = small_tokenizers.CHATML.replace("{{ m.role }}\n", "{{ m.role }}\n{{ '<think>\n' * (m.role == 'assistant') }}")
   small_tokenizers.byte_level(folder, template=opens.replace("assistant\n", "assistant\n<think>\n"))
-  with pytest.raises(ValueError, match="opens a thought"):
-    local.RewardModel(folder, prompt="information_think")
+  refused("opens a thought", local.RewardModel, folder, prompt="information_think")
 
 
 @pytest.mark.slow  # three decoders are compiled
@@ -155,5 +155,4 @@ def test_folders_without_a_judge_are_refused(t5_folder, decoder_folder, tmp_path
   reward_model = functools.partial(local.RewardModel, prompt="information_think")
   lacks = (local.NLI, decoder_folder, "must be t5"), (local.NLI, tmp_path, "no tokenizer")
   for kind, folder, says in (*lacks, (reward_model, t5_folder, "no tokenizer")):
-    with pytest.raises(ValueError, match=says):
-      kind(folder)
+    refused(says, kind, folder)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from ragrl_jax.models import bert, encoder, encoder_settings
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -141,11 +142,9 @@ def test_folders_without_an_encoder_are_refused(folder, tmp_path):
   ):
     wrong = folder_of(tmp_path / name, config, shapes, **changed)
     pooling = "last" if name == "code" else "pooler"
-    with pytest.raises(ValueError, match=says):
-      encoder.load_encoder(wrong, settings=dict(pooling=pooling, normalize=True))
+    refused(says, encoder.load_encoder, wrong, settings=dict(pooling=pooling, normalize=True))
   bare = hf_folders.write(tmp_path / "bare", hf_folders.BERT, shapes)
-  with pytest.raises(ValueError, match="has no tokenizer"):
-    encoder.load_encoder(bare, settings="bge")
+  refused("has no tokenizer", encoder.load_encoder, bare, settings="bge")
 
 
 def test_a_mark_identifies_weights(folder, mean, tmp_path):

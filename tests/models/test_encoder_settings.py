@@ -5,6 +5,7 @@ import shutil
 
 import hf_folders
 import pytest
+from refusals import refused
 
 from ragrl_jax.models import encoder, encoder_settings
 from ragrl_jax.models.encoder_settings import EncoderSettings
@@ -157,8 +158,7 @@ def test_given_settings_win_and_the_difference_is_said(tmp_path, caplog):
 ])  # fmt: skip
 def test_what_is_declared_and_not_supported_is_refused(modes, modules, told, says, tmp_path):
   kinds = modules or ("Transformer", "Pooling", "Normalize")
-  with pytest.raises(ValueError, match=says):
-    encoder_settings.settings_for(sentence_transformers(tmp_path / "x", modes, kinds, **told))
+  refused(says, encoder_settings.settings_for, sentence_transformers(tmp_path / "x", modes, kinds, **told))
 
 
 def test_invalid_settings_are_refused(tmp_path):
@@ -169,8 +169,7 @@ def test_invalid_settings_are_refused(tmp_path):
     (mean | dict(pooling="max"), "max"), (mean | dict(prefix=""), "prefix"),
     (mean | dict(max_tokens=0), "max_tokens is 0"), (None, "this encoder's normalize, pooling: unknown"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=says):
-      encoder_settings.settings_for(tmp_path, given)
+    refused(says, encoder_settings.settings_for, tmp_path, given)
 
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] paris Paris a".split()
@@ -199,5 +198,4 @@ def test_an_encoders_added_tokens_have_the_ids_that_its_files_declare(tmp_path):
   file.write_text(json.dumps(told | dict(added_tokens_decoder={"7": dict(content="[Q]", special=True)})))
   assert encoder.tokenizer_of(tmp_path).encode("[Q]", add_special_tokens=False).ids == [7]
   file.write_text(json.dumps(told | dict(added_tokens_decoder={"9": dict(content="[Q]", special=True)})))
-  with pytest.raises(ValueError, match=r"'\[Q\]' has the id 9, but by all files together it has 7"):
-    encoder.tokenizer_of(tmp_path)
+  refused(r"'\[Q\]' has the id 9, but by all files together it has 7", encoder.tokenizer_of, tmp_path)

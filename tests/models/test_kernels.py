@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, positions, run, visible
 from jax.sharding import AbstractDevice, AbstractMesh
+from refusals import refused
 
 from ragrl_jax.models import attention, cudnn, flash, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -204,12 +205,9 @@ def test_blocks_that_no_token_sees_are_skipped():
 
 def test_what_the_kernel_refuses():
   q, k, v, _ = arrays(SHAPE)
-  with pytest.raises(ValueError, match="must be causal"):
-    splash.attend(q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), causal=False)
+  refused("must be causal", splash.attend, q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), causal=False)
   windows = kernels.Windows.from_size(jnp.asarray(SHARED), 3)
-  with pytest.raises(ValueError, match="share_prompts=False"):
-    splash.attend(q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), windows=windows)
+  refused("share_prompts=False", splash.attend, q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), windows=windows)
   long = jnp.zeros((1, 2 * splash.LONGEST_SHARED), jnp.int32)
   row = jnp.zeros((*long.shape, 1, 1))
-  with pytest.raises(ValueError, match="at most 65536 tokens"):
-    splash.attend(row, row, row, long, long)
+  refused("at most 65536 tokens", splash.attend, row, row, row, long, long)

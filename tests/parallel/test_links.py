@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from linked import pair
+from refusals import refused
 
 from ragrl_jax.parallel import links
 
@@ -36,8 +37,7 @@ def test_the_end_of_either_host_is_one_error():
   first.send("begin")
   end(own)
   assert other.receive().name == "begin"  # what came before is heard
-  with pytest.raises(links.Lost, match="host 0, which runs an engine together with"):
-    other.receive()
+  refused("host 0, which runs an engine together with", other.receive, error=links.Lost)
   with pytest.raises(links.Lost):
     other.receive()  # again, without a wait
   first, _, (_, theirs) = pair()
@@ -110,8 +110,7 @@ def test_only_who_knows_the_token_is_let_in(monkeypatch):
     assert list(found) == [1] and found[1].getpeername()[1] == host.getsockname()[1]
     for stranger in strangers:
       assert stranger.recv(1) == b""
-    with pytest.raises(links.Lost, match=r"hosts \[1\] have not connected within 1 s"):
-      links._accepted(server, token, {1})
+    refused(r"hosts \[1\] have not connected within 1 s", links._accepted, server, token, {1}, error=links.Lost)
 
 
 def test_a_header_has_its_size_first():

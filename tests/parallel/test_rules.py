@@ -138,8 +138,7 @@ def test_the_axes_and_the_size_that_is_left_open():
   (dict(data=-1, fsdp=-1), "one may be -1"), (dict(data=0), "at least 1"), (dict(fsdp=16), "does not fit 8 devices"),
 ])  # fmt: skip
 def test_sizes_that_do_not_fit(sizes, says):
-  with pytest.raises(ValueError, match=says):
-    mesh_lib.make(jax.devices(), **sizes)
+  refused(says, mesh_lib.make, jax.devices(), **sizes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import types
 
 import pytest
 import small_tokenizers as small
+from refusals import refused
 
 from ragrl_jax.prompting import chat
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
@@ -64,8 +65,7 @@ def test_a_template_that_only_appends_is_accepted(tmp_path, template):
   (COUNTING, r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"),
 ])  # fmt: skip
 def test_a_template_that_rewrites_is_refused_and_the_turn_is_named(tmp_path, template, says):
-  with pytest.raises(ValueError, match=f"{says}.*prompting.markers='own'"):
-    load_tokenizer(small.byte_level(tmp_path, template=template))
+  refused(f"{says}.*prompting.markers='own'", load_tokenizer, small.byte_level(tmp_path, template=template))
 
 
 @pytest.mark.parametrize("settings", [dict(markers="own"), dict(chat=False)])
@@ -84,5 +84,4 @@ def test_the_check_finds_any_turn_that_changes():
 
 def test_a_role_that_the_template_refuses_is_named(tmp_path):
   tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, template=NO_SYSTEM))
-  with pytest.raises(ValueError, match=r"refuses the roles \['system', 'user'\]: System role not supported"):
-    tokenizer.render(ASK)
+  refused(r"refuses the roles \['system', 'user'\]: System role not supported", tokenizer.render, ASK)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from refusals import refused
 
 from ragrl_jax import recipes
 from ragrl_jax.judging import prompts
@@ -60,8 +61,7 @@ def test_what_is_no_file_and_no_name_is_refused(tmp_path):
     (f"file:{tmp_path / 'nothing'}", r"config\.x=file:.*nothing: the file cannot be read \(No such file"),
     (f"file:{tmp_path}", r"cannot be read \(Is a directory"),
   ):
-    with pytest.raises(ValueError, match=says):
-      chosen(choice)
+    refused(says, chosen, choice)
 
 
 ASKS = ("Q: {question}", f"Q: {EXAMPLE.question}", "question")
@@ -106,8 +106,7 @@ def test_judges_take_their_question_from_a_file(name, tmp_path):
   assert mine.mark != ours.mark
   with pytest.raises(ValueError, match=rf"config\.judges\.x\.wording=file:.*{{{second}}} is missing"):
     prompts.get(name, file(tmp_path, f"{{{first}}}"), setting="config.judges.x.wording")
-  with pytest.raises(ValueError, match=r"config\.judge\.wording='mine.txt': it must be '' or 'file:PATH'"):
-    prompts.get(name, "mine.txt")
+  refused(r"config\.judge\.wording='mine.txt': it must be '' or 'file:PATH'", prompts.get, name, "mine.txt")
 
 
 def test_the_reward_model_is_trained_in_the_words_it_is_asked_in(tmp_path):

@@ -110,8 +110,7 @@ def test_a_kill_costs_one_part(tmp_path):
 
 @pytest.mark.parametrize(("claims", "at_once"), [(map(str, range(10)), 20), (map(str, range(5, 10)), 5)])
 def test_a_judge_that_is_down_stops_the_labelling(claims, at_once):
-  with pytest.raises(judge_api.JudgeFailed, match="400"):
-    judge_api.verdicts(Refuses(*claims), ASKED, at_once=at_once)
+  refused("400", judge_api.verdicts, Refuses(*claims), ASKED, error=judge_api.JudgeFailed, at_once=at_once)
 
 
 def test_agreement_by_hand():

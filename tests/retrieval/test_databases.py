@@ -168,8 +168,7 @@ def test_a_collection_knows_its_encoder_and_is_fused_with_full_text(db, tmp_path
 
 
 def test_passages_without_a_vector_are_refused():
-  with pytest.raises(ValueError, match="zip"):
-    database_clients.Milvus.insert(None, PASSAGES[:2], np.zeros((1, 3)))
+  refused("zip", database_clients.Milvus.insert, None, PASSAGES[:2], np.zeros((1, 3)))
 
 
 @pytest.mark.parametrize("kind", ["milvus", "opensearch"])

@@ -144,8 +144,7 @@ def test_a_failing_retriever_behind_the_server_has_its_own_status():
 
   with kit.serving(types.SimpleNamespace(describe=dict, search=search), limits=server.Limits(workers=1)) as (address,):
     for query, says in (("panic", "500"), ("x", "502: .*the one behind is down")):
-      with pytest.raises(ToolFailed, match=f"after 2 calls: status {says}"):
-        load_index(address, retries=1).search([query], 1)
+      refused(f"after 2 calls: status {says}", load_index(address, retries=1).search, [query], 1, error=ToolFailed)
 
 
 def test_requests_have_search_r1s_form():
@@ -226,8 +225,7 @@ def dribble(handler):
 def test_a_search_that_fails_ends_in_time_and_says_why(script, settings, calls, says):
   with Scripted(*script, health=200) as peer:
     start = time.monotonic()
-    with pytest.raises(api.RetrievalFailed, match=says):
-      client(peer, check=False, **settings).search(["q"], 1)
+    refused(says, client(peer, check=False, **settings).search, ["q"], 1, error=api.RetrievalFailed)
     assert time.monotonic() - start < 30 and len(peer.asked) in (calls or range(10))
 
 

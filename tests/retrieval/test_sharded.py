@@ -79,8 +79,7 @@ def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
 def test_passages_without_scores_cannot_be_merged():
   search = lambda queries, k: [[Passage("1", "", "x", None)] for _ in queries]
   bare = types.SimpleNamespace(name="http://bare", describe=lambda: dict(kind="remote", server={}), search=search)
-  with pytest.raises(api.RetrievalFailed, match="http://bare returns no scores"):
-    ShardedRetriever([bare, bare]).search(["q"], 1)
+  refused("http://bare returns no scores", ShardedRetriever([bare, bare]).search, ["q"], 1, error=api.RetrievalFailed)
 
 
 def test_a_part_that_panics_ends_the_search():
@@ -90,8 +89,7 @@ def test_a_part_that_panics_ends_the_search():
     raise panic("in the tokenizer")
 
   bad = types.SimpleNamespace(name="http://bad", describe=lambda: dict(kind="remote", server={}), search=search)
-  with pytest.raises(panic, match="in the tokenizer"):
-    client.daemon(ShardedRetriever([bad, bad]).search, ["q"], 1).result(60)
+  refused("in the tokenizer", client.daemon(ShardedRetriever([bad, bad]).search, ["q"], 1).result, 60, error=panic)
 
 
 def test_the_client_sends_its_token(tmp_path):

@@ -6,6 +6,7 @@ import threading
 import types
 
 import pytest
+from refusals import refused
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.chat.client import Completion, NoCompletion, daemon
@@ -76,8 +77,7 @@ def test_every_recipe_is_played_over_every_protocol(name, preset, protocol):
   # These continue a text that they have begun themselves; a chat's server cannot.
   begins = (name, preset) == ("untrained", "flare") or (name == "lear" and set(recipe.switches["answers"]) & set("re"))
   if protocol == CHAT and begins:
-    with pytest.raises(ValueError, match="config.endpoint.protocol='continue'"):
-      played(recipe, Asked(), protocol, logprobs=True)
+    refused("config.endpoint.protocol='continue'", played, recipe, Asked(), protocol, logprobs=True)
     return
   (episode,) = played(recipe, Asked(), protocol, logprobs=True)
   assert episode.ended and episode.ended != "failed", episode.failure
@@ -117,8 +117,7 @@ def test_episodes_that_ended_before_a_bug_are_yielded_first():
   requests = [Request(dataclasses.replace(EXAMPLE, id=name), i) for i, name in enumerate(["ok", "bad"])]
   stream = server.stream([requests], step=0, at_once=2)
   assert next(stream).example_id == "ok"
-  with pytest.raises(RuntimeError, match="bug"):
-    next(stream)
+  refused("bug", next, stream, error=RuntimeError)
 
 
 def test_a_stream_that_is_left_early_cancels_what_is_played():

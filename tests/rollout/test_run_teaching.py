@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from refusals import refused
 from scripted_server import continuation, serving
 
 from ragrl_jax import config as config_lib
@@ -66,8 +67,7 @@ def test_a_teacher_has_the_same_tokens_wherever_its_files_are(tmp_path):
     sentencepiece.train(lines, vocab_size=300, marks=[mark], path=tmp_path / name / "tokenizer.model", threads=1)
   ours = load_tokenizer(tmp_path / "a" / "tokenizer.model")
   teaching.check_tokens(str(tmp_path / "a"), ours)
-  with pytest.raises(ValueError, match="must have the same tokenizer"):
-    teaching.check_tokens(str(tmp_path / "b"), ours)
+  refused("must have the same tokenizer", teaching.check_tokens, str(tmp_path / "b"), ours)
 
 
 def test_a_policy_is_told_where_or_what_the_answer_is():
@@ -138,5 +138,4 @@ def test_a_server_scores_sampled_tokens_at_temperature_one(how):
   config = config_lib.default_config()
   config.rollout.temperature = how.pop("temperature", 1.0)
   config.loss.teacher.update(dict(path="http://localhost/v1") | how)
-  with pytest.raises(ValueError, match="says the log-probabilities of sampled tokens only|at temperature 1"):
-    settings.of(config)
+  refused("says the log-probabilities of sampled tokens only|at temperature 1", settings.of, config)

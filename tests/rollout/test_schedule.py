@@ -2,8 +2,8 @@
 
 import dataclasses
 
-import pytest
 import schedule
+from refusals import refused
 
 SMALL = schedule.Setting("small", prompts=8, group_size=4, lanes=32, limit=2048, steps=8)
 
@@ -25,5 +25,4 @@ def test_drawing_only_missing_groups_saves_time_without_sampling_ahead_too():
 
 
 def test_a_setting_that_draws_too_few_groups_is_refused():
-  with pytest.raises(ValueError, match="too few groups"):
-    clock(dataclasses.replace(SMALL, kept=0.01), "ahead=0")
+  refused("too few groups", clock, dataclasses.replace(SMALL, kept=0.01), "ahead=0")
