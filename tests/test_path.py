@@ -10,10 +10,7 @@ RECIPE = tuple(f"ragrl_jax/recipes/arena/{part}.py" for part in "prompt reward r
 TRAIN, ENGINE, LOSSES = "ragrl_jax/jobs/train.py", "ragrl_jax/engine/engine.py", "ragrl_jax/core/losses.py"
 PATH = (CONFIG, *RECIPE, TRAIN, ENGINE, LOSSES)
 RECIPE_README = "ragrl_jax/recipes/arena/README.md"
-
-
-def lines(*files):
-  return sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
+lines = lambda *files: sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def test_the_path_names_what_comes_next():

@@ -51,12 +51,7 @@ COMMANDS = {
   for file in ROOT.glob("recipes/*/commands.toml")
   for name in tomllib.loads(file.read_text())
 }
-
-
-def room_of(path):
-  return "cli" if path in COMMANDS else path.relative_to(ROOT).parts[0].removesuffix(".py")
-
-
+room_of = lambda path: "cli" if path in COMMANDS else path.relative_to(ROOT).parts[0].removesuffix(".py")
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p not in (ROOT / "__init__.py", ROOT / "__main__.py")]
 
 

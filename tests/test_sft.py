@@ -18,10 +18,7 @@ from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Example
 
 TOKENIZER = ByteTokenizer()
-
-
-def example(*turns):
-  return Example("q", "Where?", ("Rome",), meta=dict(turns=[list(turn) for turn in turns]))
+example = lambda *turns: Example("q", "Where?", ("Rome",), meta=dict(turns=[list(turn) for turn in turns]))
 
 
 def tokenised(*turns, recipe="care", weight=1.0, **how):

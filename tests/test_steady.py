@@ -10,10 +10,7 @@ from ragrl_jax.store import jsonl
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 collapse, teacher = pytest.importorskip("collapse"), pytest.importorskip("teacher")
-
-
-def curve(*em):
-  return [[2 * at, value] for at, value in enumerate(em)]
+curve = lambda *em: [[2 * at, value] for at, value in enumerate(em)]
 
 
 @pytest.mark.parametrize("em, step, lost", [

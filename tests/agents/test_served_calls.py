@@ -15,10 +15,7 @@ pytestmark = pytest.mark.slow  # the package builds its types at the first call
 
 CALL = scripted_chat.call("search", query="Rome")
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}]
-
-
-def client_of(url):
-  return openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+client_of = lambda url: openai.OpenAI(base_url=url, api_key="none", max_retries=0)
 
 
 @pytest.mark.parametrize("before", ["", "Let me look. "])

@@ -33,10 +33,7 @@ VARIANTS = {  # beside the config without a variant
   "lear": "smoke sft inference vanilla rationale,sft generator,sft,smoke answers_r answers_e answers_f answers_er "
   "answers_ef study_rational,sft study_vanilla,sft filter,sft thoughts",
 }  # fmt: skip
-
-
-def variants_of(path):
-  return ("", *VARIANTS.get(path.stem, "smoke repo").split())
+variants_of = lambda path: ("", *VARIANTS.get(path.stem, "smoke repo").split())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

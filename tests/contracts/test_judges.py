@@ -13,10 +13,7 @@ from ragrl_jax.settings import Judge
 FACTS = ["The Rhine passes Basel, Strasbourg and Cologne.", "Paris\nthe City of Light", "山 река délta"]
 CLAIMS = ["Cologne lies on the Rhine, as Basel does", "paris.", "река", "Berlin has three opera houses", "1 yes 0 no"]
 PAIRS = [(fact, claim) for fact in FACTS for claim in CLAIMS]
-
-
-def settings(**changed):
-  return Judge(**dict(batch=4, max_tokens=512, threshold=0.0) | changed)
+settings = lambda **changed: Judge(**dict(batch=4, max_tokens=512, threshold=0.0) | changed)
 
 
 def says(messages, number):

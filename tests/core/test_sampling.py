@@ -12,10 +12,7 @@ from ragrl_jax.plan import aot
 
 B, V = 8, 23
 DRAW, KEEP = jax.jit(sampling.draw), jax.jit(sampling.keep)
-
-
-def row(value, dtype=jnp.float32, n=B):
-  return jnp.full((n,), value, dtype)
+row = lambda value, dtype=jnp.float32, n=B: jnp.full((n,), value, dtype)
 
 
 def draw(logits, uniform, temperature=1.0, top_k=0, top_p=1.0):

@@ -12,14 +12,8 @@ HOTPOT = dict(_id="5a", question="Which is older?", answer="Rome", type="compari
 HOTPOT |= dict(context=CONTEXT, supporting_facts=FACTS)
 
 
-def read(row):
-  return layouts.example(row, identity="set-0", source="set")
-
-
-def columns(pairs, *names):
-  return {name: list(values) for name, values in zip(names, zip(*pairs))}
-
-
+read = lambda row: layouts.example(row, identity="set-0", source="set")
+columns = lambda pairs, *names: {name: list(values) for name, values in zip(names, zip(*pairs))}
 OBJECTS = dict(context=[dict(title=title, sentences=sentences) for title, sentences in CONTEXT])
 OBJECTS |= dict(supporting_facts=[dict(title=title, sent_id=number) for title, number in FACTS])
 COLUMNS = dict(context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id"))

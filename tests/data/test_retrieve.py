@@ -12,10 +12,7 @@ from ragrl_jax.store import episodes
 
 PARIS = structs.Passage("1", "France", "The capital of France is Paris.")
 OSLO = structs.Passage("2", "Norway", "The capital of Norway is Oslo.")
-
-
-def example(**fields):
-  return structs.Example("q", "What is the capital of Norway?", ("Oslo",), **fields)
+example = lambda **fields: structs.Example("q", "What is the capital of Norway?", ("Oslo",), **fields)
 
 
 def test_only_known_gold_passages_are_marked():

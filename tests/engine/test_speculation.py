@@ -56,10 +56,7 @@ async def play(example, policy, tools):
   return talk.end(probes=facts)
 
 
-def said(episode):
-  return [(s.owner, s.ids, s.stop) for s in episode.segments], episode.facts, episode.ended
-
-
+said = lambda episode: ([(s.owner, s.ids, s.stop) for s in episode.segments], episode.facts, episode.ended)
 LONG = [pytest.param(x, marks=pytest.mark.long) for x in (dict(), dict(top_k=3), dict(top_p=0.7))]
 
 

@@ -16,10 +16,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 
 MESH = mesh_lib.of_engine(mesh_lib.make(jax.devices()[:2], data=2), tensor=2)
 SIZES = kit.SIZES | dict(rows=8, pages=8)
-
-
-def engine(of):
-  return kit.loaded(kit.model(), mesh=MESH, team=of, **SIZES)
+engine = lambda of: kit.loaded(kit.model(), mesh=MESH, team=of, **SIZES)
 
 
 class Follower(threading.Thread):

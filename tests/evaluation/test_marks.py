@@ -30,10 +30,7 @@ def marked(*turns, **how):
   return found
 
 
-def only(its):
-  return [tuple(run) for run in its["runs"] if len(run) > 1]
-
-
+only = lambda its: [tuple(run) for run in its["runs"] if len(run) > 1]
 ODA = ("Oda Kelmut was\nborn in Velmar.", "found")
 
 

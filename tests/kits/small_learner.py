@@ -19,10 +19,7 @@ CONFIG = DecoderConfig(
 )  # fmt: skip
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, total_steps=100)
 ROWS, LENGTHS = 8, (24,)
-
-
-def model(seed=0, mesh=None):
-  return Decoder(CONFIG, rngs=nnx.Rngs(seed), mesh=mesh)
+model = lambda seed=0, mesh=None: Decoder(CONFIG, rngs=nnx.Rngs(seed), mesh=mesh)
 
 
 def logits(model, tokens):

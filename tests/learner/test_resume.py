@@ -9,10 +9,7 @@ from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.store import checkpoint
 
 SETTINGS = Settings(kl="k2", kl_coef=0.1, logprob_chunk=64)
-
-
-def batches(step):
-  return small.blocks(small.items(12, seed=step))
+batches = lambda step: small.blocks(small.items(12, seed=step))
 
 
 @pytest.mark.parametrize("kind", ["adamw", pytest.param("muon", marks=pytest.mark.long)])

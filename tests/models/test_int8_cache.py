@@ -17,10 +17,7 @@ LENGTHS = np.array([20, 33, 5])  # tokens of the first call; the last of the sec
 MORE = 7
 TABLE = np.array([[5, 0, 6], [1, 2, 3], [4, 8, 7]], np.int32)  # page 7 holds nobody's tokens
 NOWHERE = cache_lib.DROPPED
-
-
-def layout(kernel, layers=2):
-  return cache_lib.Layout(kernel, layers, KV, SIZE, PAGE, jnp.dtype(jnp.int8))
+layout = lambda kernel, layers=2: cache_lib.Layout(kernel, layers, KV, SIZE, PAGE, jnp.dtype(jnp.int8))
 
 
 def drawn():

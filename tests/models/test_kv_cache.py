@@ -10,10 +10,7 @@ from ragrl_jax.models import cache as cache_lib
 
 PAGES, KV, PAGE, H, TABLE = 7, 2, 4, 4, 3
 NOWHERE = cache_lib.DROPPED
-
-
-def filled(seed, *shape):
-  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+filled = lambda seed, *shape: np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def test_where_tokens_are_written():

@@ -27,10 +27,7 @@ SETTINGS = Settings(
 OPTIMIZER = OptimizerSettings(learning_rate=1e-3, total_steps=100)
 # (data, fsdp, tensor, sequence)
 MESHES = [(8, 1, 1, 1), (4, 2, 1, 1), (2, 2, 2, 1), (1, 8, 1, 1), (1, 2, 2, 2)]
-
-
-def mesh_of(sizes):
-  return mesh_lib.make(jax.devices(), **dict(zip(mesh_lib.AXES, sizes)))
+mesh_of = lambda sizes: mesh_lib.make(jax.devices(), **dict(zip(mesh_lib.AXES, sizes)))
 
 
 def trained(mesh=None):

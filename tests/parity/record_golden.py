@@ -21,10 +21,7 @@ SENTENCES = (
   "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam before it reaches the North Sea.",
   'naïve café, 東京; <tags> & "quotes"',
 )
-
-
-def rounded(array, digits=7):
-  return np.round(np.asarray(array, np.float64), digits).tolist()
+rounded = lambda array, digits=7: np.round(np.asarray(array, np.float64), digits).tolist()
 
 
 def decoder(config, folder):

@@ -6,14 +6,8 @@ import pytest
 
 from ragrl_jax.plan import gpu_kernels
 
-
-def launches(text, turns=1):
-  return dataclasses.replace(gpu_kernels.counted(text, turns), moved=0)
-
-
-def moved(text, turns=1):
-  return gpu_kernels.counted(text, turns).moved
-
+launches = lambda text, turns=1: dataclasses.replace(gpu_kernels.counted(text, turns), moved=0)
+moved = lambda text, turns=1: gpu_kernels.counted(text, turns).moved
 
 # As XLA writes it for GPUs: instructions outside fusions are kernels, memory copies, or cost nothing.
 TEXT = """HloModule jit_f, is_scheduled=true

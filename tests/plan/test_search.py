@@ -24,12 +24,8 @@ def small():
   return config
 
 
-def program(report, name):
-  return next(one for one in report.programs if one.name == name)
-
-
-def chosen(where=SLICE):
-  return search.choices(small(), SHAPE, where, workload.load(small()))
+program = lambda report, name: next(one for one in report.programs if one.name == name)
+chosen = lambda where=SLICE: search.choices(small(), SHAPE, where, workload.load(small()))
 
 
 def planned(axes, where=SLICE, rows=32, config=None):

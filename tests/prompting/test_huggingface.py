@@ -22,10 +22,7 @@ def made_once(make):
 
 
 folder, llama, gemma = map(made_once, (small.byte_level, small.llama_like, small.gemma_like))
-
-
-def theirs(folder):
-  return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+theirs = lambda folder: transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
 
 
 def all_special(settings):

@@ -11,10 +11,7 @@ from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Passage
 
 ANY_TAG = re.compile(r"</?\|?[A-Za-z_][\w|]*>")
-
-
-def titles_and_texts(found):
-  return [(p.title, p.text) for p in found]
+titles_and_texts = lambda found: [(p.title, p.text) for p in found]
 
 
 def test_the_block_of_two_passages_and_of_none():

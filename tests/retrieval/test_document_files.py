@@ -55,14 +55,8 @@ def put(folder, contents):
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def passages(path):
-  return list(corpus.read_passages(path))
-
-
-def said(caplog):
-  return [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-
-
+passages = lambda path: list(corpus.read_passages(path))
+said = lambda caplog: [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
 PAGE = """<!DOCTYPE html><html><head><title>My &amp; page</title><style>p {color: red}</style></head><body>
 <h1>Oslo</h1><p>A <b>town</b>
  in Norway.<script>if (a < b) alert("<p>")</script><br>Founded&nbsp;1040<p>The end</body>"""

@@ -26,10 +26,7 @@ from ragrl_jax.retrieval.server import Reloading
 from ragrl_jax.structs import Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def passages(word, count=40):
-  return [Passage(f"{word}{i}", f"Title {i}", f"{word} fact{i % 5}") for i in range(count)]
+passages = lambda word, count=40: [Passage(f"{word}{i}", f"Title {i}", f"{word} fact{i % 5}") for i in range(count)]
 
 
 @pytest.fixture(scope="module")

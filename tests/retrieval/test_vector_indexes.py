@@ -33,12 +33,8 @@ def drawn(seed, rows, queries, dim):
   return (draw.normal(size=(count, dim)).astype(np.float32) for count in (rows, queries))
 
 
-def norm(vectors):
-  return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
-
-
-def flat(vectors, **settings):
-  return faiss_index.Flat(vectors, max_norm=norm(vectors), **settings)
+norm = lambda vectors: float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
+flat = lambda vectors, **settings: faiss_index.Flat(vectors, max_norm=norm(vectors), **settings)
 
 
 def clustered(n, dim, clusters, seed):

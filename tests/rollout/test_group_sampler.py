@@ -13,10 +13,7 @@ from ragrl_jax.rollout.timings import Timings
 
 GROUP, PROMPTS, QUESTIONS = 2, 3, 7
 EXAMPLES = [structs.Example(f"q{i}", f"Question {i}?", ("x",)) for i in range(QUESTIONS)]
-
-
-def draw(cursor, count):
-  return [(index, index * 3 % QUESTIONS) for index in range(cursor, cursor + count)]
+draw = lambda cursor, count: [(index, index * 3 % QUESTIONS) for index in range(cursor, cursor + count)]
 
 
 class Rollout:

@@ -16,10 +16,7 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Seg
 
 ARENA = recipes.get("arena")
 EXAMPLE = Example("1", "Who?", ("Ann",), (Passage("a", "A", "Ann."), Passage("b", "B", "Bob.")), supporting=(0,))
-
-
-def said(text):
-  return Episode.from_text(ARENA, EXAMPLE, [(MODEL, text)])
+said = lambda text: Episode.from_text(ARENA, EXAMPLE, [(MODEL, text)])
 
 
 def scored(*episodes, limit=10):

@@ -6,10 +6,7 @@ import schedule
 from refusals import refused
 
 SMALL = schedule.Setting("small", prompts=8, group_size=4, lanes=32, limit=2048, steps=8)
-
-
-def clock(setting, name):
-  return schedule.simulate(setting, name)[0]
+clock = lambda setting, name: schedule.simulate(setting, name)[0]
 
 
 def test_sampling_two_steps_together_takes_two_thirds_of_the_time():

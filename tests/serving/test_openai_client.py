@@ -10,10 +10,7 @@ openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow  # the package builds its types at the first call
 
 PROMPT = "Question 1??"
-
-
-def client_of(url, key="none"):
-  return openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+client_of = lambda url, key="none": openai.OpenAI(base_url=url, api_key=key, max_retries=0)
 
 
 def test_replies_streams_and_errors():

@@ -11,14 +11,8 @@ from ragrl_jax.rollout import multihost
 
 MODEL, ENVIRONMENT = structs.MODEL, structs.ENVIRONMENT
 FOUND = (structs.Passage("p1", "Mazur", "Mazur is the river of Kel.", 2.5), structs.Passage("p2", "", "x\u2028\ud800"))
-
-
-def decode(ids):
-  return "".join(chr(i % 0x110000) for i in ids)
-
-
-def segment(owner, text, **rest):
-  return structs.Segment(owner, tuple(map(ord, text)), text, **rest)
+decode = lambda ids: "".join(chr(i % 0x110000) for i in ids)
+segment = lambda owner, text, **rest: structs.Segment(owner, tuple(map(ord, text)), text, **rest)
 
 
 def f32(*values):

@@ -7,11 +7,7 @@ from refusals import refused
 
 from ragrl_jax.store import lossless_json
 
-
-def through(value):
-  return lossless_json.decode(json.loads(json.dumps(lossless_json.encode(value), allow_nan=False)))
-
-
+through = lambda value: lossless_json.decode(json.loads(json.dumps(lossless_json.encode(value), allow_nan=False)))
 NUMBERS = [None, True, False, 0, -7, 2**63 - 1, 0.1 + 0.2, -0.0, 5e-324, math.inf, -math.inf]
 NESTED = ["", "\ud800 ü", [], [1, [2.5, None]], (), (1, (2, [3])), {}, {"a": (1,), "tuple": [2]}]
 LIKE_OURS = [{"array": {"float": "x"}}, {1: "x", (2, 3): 4}]

@@ -10,10 +10,7 @@ from refusals import refused
 from ragrl_jax.store import row_files
 
 ROWS = [dict(id="1", text='Say "no", then\ngo.'), dict(id="2", text="Straße; 東京")]
-
-
-def read(path, *columns):
-  return [row for _, row in row_files.read_rows(path, columns or None)]
+read = lambda path, *columns: [row for _, row in row_files.read_rows(path, columns or None)]
 
 
 @pytest.mark.parametrize("name, text", [
