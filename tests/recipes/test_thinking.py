@@ -28,6 +28,7 @@ REPLIES = {
   ("tool_agent", "paper"): [RIGHT],
   ("untrained", "paper"): [RIGHT], ("untrained", "closed_book"): [RIGHT], ("untrained", "self_ask"): [RIGHT],
 }  # fmt: skip
+REPLIES = {key: said for key, said in REPLIES.items() if key[0] in recipes.RECIPES}  # without agents, no tool_agent
 # Of these formats `<think>` is a part, so that only a thought which the template opened is the model's own.
 WRITES = {"search_r1", "veritas", "when_to_search", "care"}
 MUSES = "Perhaps <relevance>[2]</relevance> <answer> Bob </answer>, or <search> Bob </search>? Answer: no. It is so."
