@@ -157,7 +157,7 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
   for name, seeds in by_system.items():
     before, after = ([seed["evaluations"][f"{state}_greedy"] for seed in seeds] for state in ("sft", "rl"))
     rows = {state: _of_all(seeds, f"{state}_greedy") for state in ("sft", "rl")}
-    gap = difference("", comparison.compare(rows)["em"]).strip()
+    gap = difference(comparison.compare(rows)["em"])
     cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), gap)
     lines.append(f"| {' | '.join(cells)} |")
   return "\n".join(lines) if lines[2:] else ""
@@ -223,7 +223,7 @@ def section(name: str, seeds: Sequence[Record]) -> str:
       both = [f"{state}_{mode}" for state in (before, "rl")]
       if with_both := [seed for seed in seeds if set(both) <= seed["questions"].keys()]:
         compared = comparison.compare({key: _of_all(with_both, key) for key in both})
-        shown = [difference(measure.upper(), compared[measure]) for measure in ("em", "f1")]
+        shown = [f"{measure.upper()} {difference(compared[measure])}" for measure in ("em", "f1")]
         count = f", {len(with_both)} of {len(seeds)} seeds" * (len(seeds) > 1)
         lines.append(f"- RL beside {STATES[before]}, {mode}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
   em_where_found = {said: _em_where_found(seeds, state) for state, said in STATES.items()}
@@ -253,9 +253,9 @@ def _em_where_found(seeds: Sequence[Record], state: str) -> float | None:
   return sum(em) / len(em) if em else None
 
 
-def difference(said: str, result: Mapping[str, Any]) -> str:
+def difference(result: Mapping[str, Any]) -> str:
   ((mean, _),), ((low, high),) = result["questions"], result["intervals"]
-  return f"{said} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+  return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def draw(records: Sequence[Record]) -> None:

@@ -99,13 +99,13 @@ def recorded(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def section() -> str:
-  """What the record shows, in Markdown; empty without one."""
+  """What the record shows, in Markdown; empty without the warm start and a seed of both arms."""
   rows = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else []
   seeds = [{row["seed"] for row in rows if row["arm"] == arm} for arm in ARMS]
   both = sorted(set.intersection(*seeds))
-  if not both:
-    return ""
   of = {arm: [row for row in rows if row["arm"] == arm and (arm not in ARMS or row["seed"] in both)] for arm in SAID}
+  if not all(of.values()):
+    return ""
   one, warm = of["grpo"][0], of["warm"][0]
   lines = [
     f"Search-R1, {one['steps']} steps of {one['episodes']} episodes from one warm start ({warm['demonstrations']} "
@@ -134,7 +134,7 @@ def beside(of: Mapping[str, Sequence[Mapping[str, Any]]], arm: str, other: str) 
   rows = {name: [row | dict(terms={results.FOUND: row[results.FOUND]}) for row in some] for name, some in rows.items()}
   compared = comparison.compare(rows)
   keys = {said: name if name in compared else f"terms/{name}" for name, said in MEASURES.items()}
-  return ", ".join(results.difference(said, compared[key]) for said, key in keys.items())
+  return ", ".join(f"{said} {results.difference(compared[key])}" for said, key in keys.items())
 
 
 if __name__ == "__main__":

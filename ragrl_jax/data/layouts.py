@@ -278,6 +278,8 @@ LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] 
 
 def _with_known_columns(example: Example) -> Example:
   """The example, whose meta has "gold_ids" as a list and "answerable" as a bool, or lacks what the row leaves empty."""
+  if not {"gold_ids", "answerable"} & example.meta.keys():
+    return example
   gold_ids = None
   if example.meta.get("gold_ids") not in (None, ""):
     gold_ids = columns.listed(example.meta, "gold_ids")

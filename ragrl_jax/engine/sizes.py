@@ -5,6 +5,7 @@ import dataclasses
 import jax
 
 from ragrl_jax.engine.lanes import COLUMNS
+from ragrl_jax.models import attention
 from ragrl_jax.parallel import rules
 from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS, Rollout
 
@@ -109,7 +110,7 @@ class Sizes:
 def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   """The sizes of config.rollout on the engine's mesh. Lanes, rows and pages are rounded up to equal shares."""
   replicas = 1 if mesh is None else mesh.shape["data"]
-  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+  on_cpu = attention.platform(mesh) == "cpu"
   share = lambda number: -(-number // replicas) * replicas
   return Sizes(
     lanes=share(rollout.lanes),
@@ -119,7 +120,7 @@ def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
     prefill=rollout.prefill,
     page=rollout.page,
     pages=share(rollout.pages),
-    prefill_rows=min(PREFILL_ROWS, max(1, CPU_TOKENS // rollout.prefill)) if platform == "cpu" else PREFILL_ROWS,
+    prefill_rows=min(PREFILL_ROWS, max(1, CPU_TOKENS // rollout.prefill)) if on_cpu else PREFILL_ROWS,
     replicas=replicas,
     kv_dtype=rollout.kv_dtype,
     speculate=rollout.speculate,

@@ -16,6 +16,7 @@ from flax import nnx
 from ragrl_jax.learner import state as state_lib
 from ragrl_jax.learner import step
 from ragrl_jax.learner.state import TrainState
+from ragrl_jax.models import attention
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch
 
@@ -89,7 +90,7 @@ class Trained:
       return step.apply(state, grads, sums, optimizer, rate)
 
     # Results have the state's sharding. Otherwise the compiler might, for example, put whole gradients on every device.
-    self._whole, outs, platform = None, {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+    self._whole, outs, platform = None, {}, attention.platform(mesh)
     if mesh is not None:
       state_at = rules.shardings(mesh, jax.eval_shape(lambda p: init(p, 0), self.params))
       self._whole = whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
