@@ -132,7 +132,9 @@ def test_transcripts_of_which_nothing_is_trained_are_refused_or_counted(tmp_path
   config.recipe, config.prompting.tokenizer, config.data.train = "care", "bytes", str(tmp_path / "sft.jsonl")
   config.model.shape = dict(family="qwen3", d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8)
   config.sft.update(environment_weight=0.0, max_tokens=most)
-  (tmp_path / "sft.jsonl").write_text(json.dumps(dict(question="Where?", answers=["Rome"], turns=turns)) + "\n")
+  config.data.drop_unanswerable = True  # of two rows
+  row = dict(question="Where?", answers=["Rome"], turns=turns)
+  (tmp_path / "sft.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(row | dict(id='b', answerable=False))}\n")
   refused(f"in 1 of 1 transcripts nothing is trained.*max_tokens={most} ", list, sft.sft(config, tmp_path / "run"))
   sft.refuse_untrained([([1, 2], [0.0, 0.0]), ([1, 2], [0.0, 1.0])], settings.of(config))
   assert "in 1 of 2 transcripts nothing is trained" in caplog.text
@@ -166,7 +168,9 @@ def rows(folder, count):
 
 def test_epochs_say_how_many_steps(tmp_path):
   config = config_lib.default_config()
-  config.data.train = rows(tmp_path, 23)
+  config.data.update(dict(train=rows(tmp_path, 23), drop_unanswerable=True))
+  with open(config.data.train, "a") as file:
+    file.write('{"question": "Q?", "answers": ["a"], "answerable": false}\n' * 8)
   assert sft.planned(whole := settings.of(config)) is whole
   config.sft.update(batch=10, epochs=2, warmup_share=0.5)
   made = sft.planned(settings.of(config))

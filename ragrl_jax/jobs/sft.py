@@ -26,7 +26,7 @@ from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import chat
 from ragrl_jax.recipes import parts
-from ragrl_jax.run import contents, progress, saving, teaching
+from ragrl_jax.run import contents, progress, questions, saving, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.run.prepared import Prepared
@@ -91,7 +91,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   digests = contents.of_folders(config) if hosts.is_first() else {}
   digests["recipe.program"] = contents.of_recipe(config.recipe)
   if draws is None:
-    examples = list(_rows(config))
+    examples = questions.answerable(config, [*_rows(config)], "config.data.train", config.data.train)
     digests["data.train"] = contents.of_questions(examples)
     hosts.refuse_different("config.data.train", digests["data.train"])
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
@@ -175,7 +175,7 @@ def planned(config: settings.Settings) -> settings.Settings:
       f"config.optimizer.warmup_steps={warmup} with config.sft.epochs={sft.epochs}: with epochs the warm-up is a share "
       "of the steps. Set config.sft.warmup_share, or warmup_steps to 0."
     )
-  count = sum(1 for _ in _rows(config))
+  count = sum(questions.is_kept(config, example) for example in _rows(config))
   steps = -(-count // sft.batch) * sft.epochs
   return fields.replaced(config, {"steps": steps, "optimizer.warmup_steps": int(sft.warmup_share * steps)})
 
@@ -229,7 +229,7 @@ def tokenised(
   if longest and len(ids) > longest:
     raise ValueError(
       f"the transcript of example {example.id!r} has {len(ids)} tokens, the longest row {longest}: raise "
-      "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens."
+      "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens (config.data.drop_long is for RL)."
     )
   return ids, weights
 

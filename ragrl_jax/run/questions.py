@@ -199,12 +199,7 @@ def marked(example: structs.Example) -> structs.Example:
 
 
 def _fitting(config: Settings, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
-  examples = all_examples = _read(config, path, config.data.max_examples, what)
-  if config.data.drop_unanswerable:
-    examples = [example for example in examples if example.meta.get("answerable", True)]
-    if not examples:
-      raise ValueError(f"{what}={path}: all its questions are marked as unanswerable (config.data.drop_unanswerable).")
-    _say_left_out(what, path, len(all_examples) - len(examples), len(all_examples), "drop_unanswerable")
+  examples = answerable(config, _read(config, path, config.data.max_examples, what), what, path)
   check_passages(config, recipe, examples, f"{what}={path}")
   check_scores(recipe, examples, f"{what}={path}")
   check_reward(recipe, examples[0], f"{what}={path}")
@@ -221,6 +216,20 @@ def _fitting(config: Settings, recipe: Recipe, tokenizer, what: str, path: str) 
     )
   _say_left_out(what, path, len(examples) - len(fitting), len(examples), "drop_long")
   return fitting
+
+
+def is_kept(config: Settings, example: structs.Example) -> bool:
+  """Whether a question is trained on: not if config.data.drop_unanswerable is set and it is marked as unanswerable."""
+  return not config.data.drop_unanswerable or bool(example.meta.get("answerable", True))
+
+
+def answerable(config: Settings, examples: Sequence[structs.Example], what: str, path: str) -> list[structs.Example]:
+  """The questions of a set that are trained on (`is_kept`). Logs how many are left out; refuses a set without any."""
+  kept = [example for example in examples if is_kept(config, example)]
+  if not kept:
+    raise ValueError(f"{what}={path}: all its questions are marked as unanswerable (config.data.drop_unanswerable).")
+  _say_left_out(what, path, len(examples) - len(kept), len(examples), "drop_unanswerable")
+  return kept
 
 
 def _say_left_out(what: str, path: str, left: int, of: int, rule: str) -> None:

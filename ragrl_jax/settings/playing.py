@@ -103,7 +103,9 @@ class Data(Section, path="data"):
   evaluate: str = setting("", "held-out questions")
   max_examples: int = setting(0, "most questions to read, from the first on; 0: all", unit="questions", least=0)
   drop_unanswerable: bool = setting(False, "skip training questions that are marked as unanswerable (MS MARCO)")
-  drop_long: bool = setting(False, "skip training questions whose prompt leaves no room for rollout.max_new_tokens")
+  drop_long: bool = setting(
+    False, "in RL: skip training questions whose prompt leaves no room for rollout.max_new_tokens"
+  )
   cut_middle: bool = setting(False, "in evaluation: cut passages in the middle if a turn would not fit")
   own_passages: bool = setting(True, "False: questions lose their own passages, so that a recipe must search")
   evidence: str = setting("", "in evaluation: questions with gold sentences, for data without them")
