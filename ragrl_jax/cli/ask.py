@@ -39,7 +39,9 @@ AGAINST = flags.DEFINE_string("against", "", "A second checkpoint that gets the 
 DATA = flags.DEFINE_string("data", "", "Set with the question: file, folder, glob or hf:NAME/SUBSET/SPLIT.")
 ID = flags.DEFINE_string("id", "", "Id of the question in --data; by default the first question.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Number of answers; several are sampled.", lower_bound=1, upper_bound=64)
-SEED = flags.DEFINE_integer("seed", None, "Seed of the sampling; config.seed by default.")
+SEED = flags.DEFINE_integer(
+  "seed", None, "Seed of the sampling; config.seed by default.", lower_bound=0, upper_bound=2**32 - 1
+)
 CONVERSATION = flags.DEFINE_bool("conversation", False, "Put earlier questions and answers before each question.")
 PAGE = flags.DEFINE_bool("page", False, "Serve a page to this machine instead of the command line.")
 PORT = flags.DEFINE_integer("port", 8010, "Port of the page.", lower_bound=1, upper_bound=65535)

@@ -26,7 +26,7 @@ class Settings(Section):
   recipe: str = setting("search_r1", "a name in ragrl_jax.recipes")
   preset: str = setting("paper", "one of the recipe's presets, or several joined by commas")
   switches: Mapping[str, Any] = fields.mapping("the recipe's switches; they override the preset's")
-  seed: int = setting(0, "seed of weights, questions and samples")
+  seed: int = setting(0, "seed of weights, questions and samples", least=0, most=2**32 - 1)  # JAX drops the higher bits
   steps: int = setting(100, "steps of training: batches of episodes, or of transcripts", unit="steps", least=1)
   model: Model = Model()
   prompting: Prompting = Prompting()

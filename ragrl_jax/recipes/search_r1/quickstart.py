@@ -37,7 +37,9 @@ from ragrl_jax.store import episodes as episodes_lib
 WORKDIR = flags.DEFINE_string(
   "workdir", "out/quickstart", "Folder of all results. The results of an earlier quickstart are removed."
 )
-SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model, the demonstrations and the sampling.")
+SEED = flags.DEFINE_integer(
+  "seed", 0, "Seed of the world, the model, the demonstrations and the sampling.", lower_bound=0, upper_bound=2**32 - 1
+)
 DEMONSTRATIONS = flags.DEFINE_integer("demonstrations", 6000, "Scripted episodes of the warm start.")
 HELD_OUT = flags.DEFINE_integer("held_out", 300, "Questions about entities that training never saw.")
 CONFIG = config_flags.DEFINE_config_file("config", config_lib.find("quickstart"), help_string="Config of the RL.")
