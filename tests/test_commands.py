@@ -247,6 +247,17 @@ def test_evaluation_without_a_checkpoint_asks_for_one_first(tmp_path):
   assert (twice.returncode, twice.stderr) == (2, "error: flag --data=y: already defined as x\n")
 
 
+@pytest.mark.parametrize("words, says", [
+  ("compare --verdicts=x --measures=em", "--measures with --verdicts"),
+  ("trec --run=x --qrels=x --top_k=5", "--top_k has no effect without --index"),
+  ("make-lear-generator --data=x --out=x --predictions=x --index=x", "--index with --predictions"),
+  ("make-lear-sft --data=x --out=x --wording=x --max_missing=1", "--wording, --max_missing without --url"),
+])  # fmt: skip
+def test_a_flag_that_would_have_no_effect_is_refused(words, says):
+  told = ragrl(*words.split())
+  assert told.returncode == 2 and says in told.stderr and told.stderr.count("\n") == 1, told.stderr
+
+
 def test_help_is_short_and_shows_no_default_config_whole():
   assert len(ragrl("quickstart", "--help", says="quickstart").stdout.splitlines()) < 25
   lines = ragrl("evaluate", "--help", says="Scores a checkpoint: ragrl evaluate").stdout.splitlines()

@@ -264,6 +264,11 @@ def data_flag(what: str = "Questions") -> flags.FlagHolder:
   return flags.DEFINE_string("data", None, text, required=True, allow_overwrite=False)
 
 
+def given(*holders: flags.FlagHolder) -> str:
+  """Those of the flags that the command line has: "--slices, --only"; "" if it has none of them."""
+  return ", ".join(f"--{one.name}" for one in holders if one.present)
+
+
 # ---- flags -----------------------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ import json
 
 from absl import app, flags
 
+from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_verdicts, comparison, raters
@@ -45,6 +46,8 @@ def main():
   """Runs `ragrl compare`."""
   if bool(RESULTS.value) == bool(VERDICTS.value):
     raise app.UsageError("give --results once per system, or --verdicts once per judge.")
+  if VERDICTS.value and (unused := commands.given(MEASURES, ALTERNATIVE)):
+    raise app.UsageError(f"{unused} with --verdicts: these are for --results. Leave them out.")
   if RESULTS.value:
     print(systems())
   else:

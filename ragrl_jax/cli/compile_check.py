@@ -49,11 +49,13 @@ def main():
   index = None
   if PASSAGES.value:
     index = index_lib.Index(PASSAGES.value, DIM.value, INDEX_DTYPE.value, QUERIES.value)
+  elif of_index := commands.given(DIM, INDEX_DTYPE, QUERIES):
+    raise app.UsageError(f"{of_index} without --passages: only an index has these. Give it, or leave them out.")
   if CONFIG.value is None:
     if index is None:
       raise ValueError("give --config to compile a run, --passages to compile an index, or both.")
-    if of_run := [f"--{one.name}" for one in (SLICES, SHAPE, FILL, DRAWN, ONLY) if one.present]:
-      raise app.UsageError(f"{', '.join(of_run)} without --config: only a run has these. Give it, or leave them out.")
+    if of_run := commands.given(SLICES, SHAPE, FILL, DRAWN, ONLY):
+      raise app.UsageError(f"{of_run} without --config: only a run has these. Give it, or leave them out.")
     found = index_lib.alone(index, TOPOLOGY.value)
     print(json.dumps(found.to_json(), indent=1) if JSON.value else found.text())
     sys.exit(not found.fits)

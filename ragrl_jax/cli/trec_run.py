@@ -25,19 +25,21 @@ def main() -> int:
   parser.add_argument("--index", default="", help="folder of an index, or the address of a retriever or a database")
   parser.add_argument("--queries", default="", help="the queries, with --index")
   parser.add_argument("--qrels", default="", help="the judgements; without them nothing is scored")
-  parser.add_argument("--top_k", type=int, default=100, help="passages per query")
-  parser.add_argument(
-    "--measures", default=",".join(metrics.MEASURES), help="separated by commas, with the names of ir_measures"
-  )
+  parser.add_argument("--top_k", type=commands.whole_number(1), help="passages per query, with --index; 100 by default")
+  measures = ",".join(metrics.MEASURES)
+  parser.add_argument("--measures", help=f"with --qrels: separated by commas, as in ir_measures; {measures} by default")
   arguments = parser.parse_args()
   if bool(arguments.index) != bool(arguments.queries):
     raise ValueError("--index and --queries: give both to search, or none to read the file of --run.")
   if not arguments.index and not arguments.qrels:
     raise ValueError("--qrels is missing: a run file without qrels cannot be scored.")
+  for flag, needed in (("top_k", "index"), ("measures", "qrels")):
+    if getattr(arguments, flag) is not None and not getattr(arguments, needed):
+      raise ValueError(f"--{flag} has no effect without --{needed}: give both, or leave it out.")
   if arguments.index:
     writers.refuse_inputs([arguments.run], filter(None, (arguments.queries, arguments.qrels)), flag="--run")
   judgements = trec_files.read_qrels(arguments.qrels) if arguments.qrels else None
-  names = arguments.measures.split(",")
+  names = (measures if arguments.measures is None else arguments.measures).split(",")
   metrics.means({}, {}, names)  # refuses an unknown measure before the search
   if arguments.index:
     _search(arguments, judgements)
@@ -55,7 +57,10 @@ def _search(arguments, judgements) -> None:
         f"{arguments.qrels} judges {len(missing)} queries that {arguments.queries} lacks, such as {min(missing)!r}."
       )
     queries = {name: text for name, text in queries.items() if name in judgements}
-  found = commands.searched(load_index(arguments.index), list(queries.values()), arguments.top_k)
+  index, texts = load_index(arguments.index), [*queries.values()]
+  for name in (*queries, *(passage.id for text in texts[:1] for passage in index.search([text], 1)[0])):
+    trec_files.word(name)  # refuses one that the file cannot hold before all are searched
+  found = commands.searched(index, texts, arguments.top_k or 100)
   judged = {name for grades in (judgements or {}).values() for name in grades}
   if judged and all(document_of(name)[1] is None for name in judged):
     found = [trec_files.of_documents(passages) for passages in found]

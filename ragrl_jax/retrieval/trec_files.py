@@ -88,7 +88,7 @@ def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]],
       for rank, passage in enumerate(passages, 1):
         if passage.score is None:
           raise ValueError(f"the passage {passage.id!r} has no score: a run needs the scores of its retriever.")
-        yield f"{_word(query)} Q0 {_word(passage.id)} {rank} {passage.score!r} {_word(name)}\n"
+        yield f"{word(query)} Q0 {word(passage.id)} {rank} {passage.score!r} {word(name)}\n"
 
   path = pathlib.Path(path)
   with jsonl.whole(path) as part:
@@ -156,7 +156,8 @@ def _score(text: str, where: str) -> float:
   return number
 
 
-def _word(name: str) -> str:
+def word(name: str) -> str:
+  """An id as it stands in a file. Raises ValueError: it is empty, or contains white space."""
   if not name or name.split() != [name]:
     raise ValueError(f"the id {name!r:.80} contains white space, which separates the columns of a TREC file.")
   return name

@@ -29,9 +29,13 @@ def test_bad_settings(settings, says):
     index.Index(10, **settings)
 
 
-def test_settings_of_a_run_are_refused_for_an_index_alone():
-  done = console.ragrl(*"check --topology=v5e:2x4 --passages=100 --slices=2 --fill=0.9".split())
-  assert done.returncode == 2 and "--slices, --fill without --config" in done.stderr and done.stdout == ""
+@pytest.mark.parametrize("words, says", [
+  ("--passages=100 --slices=2 --fill=0.9", "--slices, --fill without --config"),
+  ("--config=arena --dim=8", "--dim without --passages"),
+])  # fmt: skip
+def test_settings_of_what_is_not_compiled_are_refused(words, says):
+  done = console.ragrl("check", "--topology=v5e:2x4", *words.split())
+  assert done.returncode == 2 and says in done.stderr and done.stdout == ""
 
 
 def test_a_compiled_search_reads_every_vector_once():

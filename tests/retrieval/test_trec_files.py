@@ -102,6 +102,16 @@ def test_documents_that_were_cut_are_scored_as_what_is_judged(tmp_path, monkeypa
   assert sorted(line.split()[2] for line in (tmp_path / "run.txt").read_text().splitlines()) == ranked
 
 
+@pytest.mark.parametrize(("query", "passage"), [("a b", "d"), ("q", "d 0")])
+def test_an_id_with_white_space_is_refused_before_all_are_searched(tmp_path, monkeypatch, query, passage):
+  build_index([Passage(passage, "", "word")], "bm25", tmp_path / "index", progress=False)
+  (tmp_path / "queries.tsv").write_text(f"{query}\tword\n")
+  words = f"trec --index {tmp_path}/index --queries {tmp_path}/queries.tsv --run {tmp_path}/run.txt".split()
+  monkeypatch.setattr(sys, "argv", words)
+  monkeypatch.setattr(trec_run.commands, "searched", None)
+  refused("contains white space", trec_run.main)
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["scifact_test", "nfcorpus_test", "hotpotqa", "squad"])
 def test_scores_of_real_judgements_are_those_of_ir_measures(name, tmp_path):

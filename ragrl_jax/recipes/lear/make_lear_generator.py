@@ -13,7 +13,7 @@ without passages. Without it, the transcripts of such questions have no passages
 
 import pathlib
 
-from absl import flags
+from absl import app, flags
 
 from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers, writers
@@ -32,6 +32,8 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 
 def main():
   """Runs `ragrl make-lear-generator`."""
+  if PREDICTIONS.value and (unused := commands.given(TURNS, index_flags.INDEX, index_flags.OWN, index_flags.TOP_K)):
+    raise app.UsageError(f"{unused} with --predictions: only their evidence is shown. Leave them out.")
   writers.refuse_inputs([OUT.value], [*readers.named(DATA.value), *([PREDICTIONS.value] if PREDICTIONS.value else [])])
   examples, turns = list(readers.read_examples(DATA.value)), None
   if PREDICTIONS.value:

@@ -44,6 +44,10 @@ def main():
     raise app.UsageError("--oracle needs no teacher: give it without --url, --model and --answers.")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for test questions.")
+  if not URL.value and (unused := commands.given(WORDING, MAX_TOKENS, generation.MAX_MISSING)):
+    raise app.UsageError(f"{unused} without --url: only a teacher has these. Name one, or leave them out.")
+  if (URL.value or ORACLE.value) and RECALL.present:
+    raise app.UsageError("--recall is for test questions: give it without a teacher or --oracle.")
   prompt.Prompt(WORDING.value)  # refuses an invalid wording before the questions are read
   out = pathlib.Path(OUT.value)
   names = ["filter"] if ORACLE.value else sft_data.ARMS if URL.value else ["answerable"]
