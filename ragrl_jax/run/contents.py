@@ -24,7 +24,8 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
   """Setting → digest of its folder: the models and tokenizers that training reads but does not train.
 
   With full fine-tuning too: the reference policy of a KL is read from config.model.path. `terms` are those that the
-  recipe has judged; None for fine-tuning, which has no judges and no encoder of queries.
+  recipe has judged; None for fine-tuning, which has no judges and no encoder of queries. The base of a judge's adapters
+  has an entry of its own.
   """
   paths = {name: fields.at(config, name) for name in ("model.path", "model.lora.path", "prompting.tokenizer")}
   if not config.loss.teacher.itself and not config.loss.teacher.remote:
@@ -33,8 +34,10 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
     paths["retrieval.query_encoder"] = config.retrieval.query_encoder
     for term, judge in judging.chosen(config.judge, config.judges, terms).items():
       if judge.kind in ("nli", "reward_model"):  # the other kinds read no model here
-        own_path = term and config.judges.get(term, {}).get("path")
-        paths[f"judges.{term}.path" if own_path else "judge.path"] = judge.path
+        name = f"judges.{term}.path" if term and config.judges.get(term, {}).get("path") else "judge.path"
+        paths[name] = judge.path
+        if lora.is_folder(adapters := hub.folder(judge.path, f"config.{name}", part="config")):
+          paths[f"{name} (its base)"] = lora.find_base(adapters, "")
   return {setting: digest for setting, place in paths.items() if place and (digest := of_folder(place, setting))}
 
 

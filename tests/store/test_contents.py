@@ -62,6 +62,12 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
   of_terms = config_lib.default_config()
   of_terms.judge, of_terms.judges = judge, dict(b=dict(kind="exact"))
   assert contents.of_folders(settings.of(of_terms), ("a", "b")) == {"judge.path": contents.of_folder(folders["judge"])}
+  shutil.move(f"{folders['judge']}/model.safetensors", f"{folders['judge']}/adapter_model.safetensors")
+  with open(f"{folders['judge']}/{lora.CONFIG}", "w") as file:
+    json.dump(dict(base_model_name_or_path=folders["base"]), file)
+  of_terms.judge = judge | dict(kind="reward_model")
+  found = contents.of_folders(settings.of(of_terms), ("a", "b"))
+  assert found.pop("judge.path (its base)") == contents.of_folder(folders["base"]) and [*found] == ["judge.path"]
   assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
 
 
