@@ -109,6 +109,12 @@ def test_settings_that_change_what_another_one_means_are_said(caplog):
     config.advantage.std_floor = floor
     checks.trainable(settings.of(config), recipes.get("arena"))
     assert ("config.advantage.std='sample' with a penalty in the reward" in caplog.text) is said
+  most = config.rollout.max_new_tokens
+  for recipe, limit, said in (("arena", most, False), ("arena", most + 1, True), ("search_r1", most + 1, False)):
+    caplog.clear()
+    config.reward.update(dict(overlong_limit=limit, overlong_buffer=1))
+    checks.trainable(settings.of(config), recipes.get(recipe))
+    assert (f"with at most {most} (config.rollout.max_new_tokens), never gets it" in caplog.text) is said
   config.retrieval.index = "http://me:secret@a:1"
   checks.tools(settings.of(config), recipes.get("arena"))
   assert "retrieval.index='http://a:1': arena with these switches never searches" in caplog.text

@@ -70,6 +70,14 @@ def trainable(config: Settings, recipe: Recipe) -> None:
       "turns of an episode get the same advantage, so the switch changes nothing. Set config.advantage.credit='turn', "
       "or turn_credit to False."
     )
+  begins = config.reward.overlong_limit - config.reward.overlong_buffer
+  unit, most = ("turn", "max_new_tokens") if recipe.needs_passages else ("conversation", "context")
+  if config.reward.overlong_limit and begins >= (longest := getattr(config.rollout, most)):
+    logging.warning(
+      "config.reward.overlong_limit=%d: its penalty begins above %d model tokens (config.reward.overlong_buffer), and "
+      "an episode of one %s, with at most %d (config.rollout.%s), never gets it. Lower the limit, or raise the buffer.",
+      config.reward.overlong_limit, begins, unit, longest, most,
+    )  # fmt: skip
   loss, how = config.loss, config.advantage
   penalised = loss.teacher.in_reward or (loss.kl_in == "reward" and loss.kl_coef > 0)
   if penalised and how.kind == "group_relative" and how.std != "none" and not how.std_floor:
