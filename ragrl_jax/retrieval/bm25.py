@@ -134,6 +134,7 @@ class BM25Retriever(documents.OverCorpus):
     import bm25s
 
     self._folder, self._words = folder, Words.from_settings(settings["words"], folder)
+    self._said_wordless = False
     with cards.opening(folder):
       self._index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
       columns = _columns(self._index, rows=len(corpus) if shard is None else None)
@@ -146,7 +147,9 @@ class BM25Retriever(documents.OverCorpus):
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     words = [self._words(text) for text in texts]
-    if without := [text for text, found in zip(texts, words) if not found]:
+    without = [text for text, found in zip(texts, words) if not found]
+    if without and not self._said_wordless:  # once: a long run would log it tens of thousands of times
+      self._said_wordless = True
       say_wordless("queries", len(without), len(texts), without[0])
     return [self._best(found, k) for found in words]
 

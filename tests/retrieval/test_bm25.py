@@ -98,8 +98,8 @@ def test_text_of_the_world_is_found(tmp_path, caplog):
   for i, (_, *queries) in enumerate(WORLD):
     for found in index.search(queries, np.int64(1)):
       assert found and found[0].id == str(i), queries
-  assert index.search(["the", "?!", "首都"], 1)[:2] == [[], []]
-  assert "2 of 3 queries have no words to search by, such as 'the'" in caplog.text
+  assert index.search(["the", "?!", "首都"], 1)[:2] == index.search(["the", "?!", "首都"], 1)[:2] == [[], []]
+  assert caplog.text.count("2 of 3 queries have no words to search by, such as 'the'") == 1
   assert Words()("NHK東京 x 雨") == ["nhk", "東京", "東", "京", "雨"]
   assert Words(pattern="all")("vitamin C, é") == ["vitamin", "c", "é"] and Words()("vitamin C, é") == ["vitamin"]
 
