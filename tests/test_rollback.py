@@ -80,6 +80,11 @@ def test_the_run_returns_to_the_last_weights_that_sampled_a_healthy_step(tmp_pat
 def test_rows_that_a_rollback_has_undone_do_not_count(tmp_path):
   rows, _ = played(tmp_path, {12, 13, 16, 17}, 19)
   assert [row["step"] for row in rollback.lasting(rows)] == [*range(1, 11), 18, 19]
+  past, file = rollback.Past(tmp_path), tmp_path / metrics.FILE
+  for row in (*rows, {"step": 20, "searches": 1.0}):
+    file.write_text(" " * file.stat().st_size + jsonl.line(row))  # what was read before is gone
+    found = past.rows("searches")
+  assert found == [{"step": step, "searches": 1.0} for step in (*range(1, 11), 18, 19, 20)]
   # One sick step before the rollback and one after it are not two in a row.
   rows, _ = played(tmp_path, {10, 12, 13, 14}, 20)
   assert returns(rows) == {13: 10}

@@ -95,7 +95,7 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   with signals.Signals() as received, log as writer, profiled:
     guard = rollback.Guard(config, run.workdir)
     rooms.learner.rate = guard.rate
-    clock = progress.Clock()
+    clock, past = progress.Clock(), rollback.Past(run.workdir)
     if evaluate is not None and host is None:
       first_metrics = progress.evaluated(clock, evaluate, 0, player, policy(state.params)) | clock.report()
       if stop := (yield writer.write(0, first_metrics)):
@@ -104,7 +104,7 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
       run.save(0, state, rooms.saved())
     for step in range(first + 1, first + 1 if done else steps + 1):
       with profiled(step):
-        state, scored, metrics, failed = _step(rooms, run, clock, step, state, last=step == steps)
+        state, scored, metrics, failed = _step(rooms, run, past, clock, step, state, last=step == steps)
       # ---- its row; what follows its report counts in the next one ---------------------------------------------------
       with clock("metrics"):
         alarms = guard.see(step, metrics)
@@ -143,15 +143,21 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   run.end(step, reached=done)
 
 
-def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, clock: progress.Clock, step: int, state: TrainState, *, last: bool):
+def _step(
+  rooms: rooms_lib.Rooms,
+  run: run_lib.Run,
+  past: rollback.Past,
+  clock: progress.Clock,
+  step: int,
+  state: TrainState,
+  *,
+  last: bool,
+):
   """One step: (state, scored episodes, metrics, an error that must end the run after the step or None)."""
   player, learner, failed = rooms.player, rooms.learner, None
   if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
-    past_rows = rollback.lasting(metrics_lib.read_metrics(run.workdir)) if hosts.is_first() else []
-    if metric := player.recipe.waits_for:  # all columns of a long run would go to every host, at every step
-      past_rows = [{name: row[name] for name in ("step", metric) if name in row} for row in past_rows]
-    player.recipe = player.recipe.next_recipe(hosts.exchange(past_rows)[0])
+    player.recipe = player.recipe.next_recipe(past.rows(player.recipe.waits_for))
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):
       rooms.load(step, state)

@@ -41,6 +41,26 @@ def lasting(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
   return result
 
 
+class Past:
+  """The past rows of a run that goes on, for `Recipe.next_recipe`. A row is read, and sent to other hosts, once."""
+
+  def __init__(self, workdir: pathlib.Path):
+    self._workdir, self._metric = workdir, ""
+    self._end, self._rows = 0, []
+
+  def rows(self, metric: str) -> list[Mapping[str, Any]]:
+    """The `lasting` rows so far, with the step and this metric alone; "": with all columns. All hosts must call it."""
+    if metric != self._metric:
+      self._metric, self._end, self._rows = metric, 0, []
+    new = []
+    if hosts.is_first():
+      new, self._end = metrics_lib.rows_after(self._workdir, self._end)
+    if metric:
+      new = [{name: row[name] for name in ("step", TO, metric) if name in row} for row in new]
+    self._rows += hosts.exchange(new)[0]
+    return lasting(self._rows)
+
+
 def replayed(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], list[detectors.Alarm]]]:
   """(row, its alarms) of a run's rows, oldest first. After a rollback the steps that it has undone do not count."""
   watch = detectors.Watch()

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import json
 import os
 import pathlib
 import time
@@ -111,6 +112,14 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   """The rows of a run, oldest first; [] if there is no file. An unfinished last line is skipped."""
   path = pathlib.Path(workdir) / FILE
   return list(jsonl.read(path, torn_end=True)) if path.exists() else []
+
+
+def rows_after(workdir: str | os.PathLike, start: int) -> tuple[list[dict[str, Any]], int]:
+  """(the rows from this byte of a run's file on, where they end). An unfinished last line is skipped."""
+  with open(pathlib.Path(workdir) / FILE, "rb") as file:
+    file.seek(start)
+    lines, end, _ = file.read().rpartition(b"\n")
+  return [json.loads(line) for line in lines.split(b"\n") if line], start + len(lines) + len(end)
 
 
 def _scalar(name: str, value: Any) -> int | float | str | None:
