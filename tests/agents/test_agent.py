@@ -98,6 +98,11 @@ def test_a_rewritten_history_is_split_into_rows_and_requests_at_the_same_time_ar
   assert episode.starts == (2,) and {part[1].text for part in episode.conversations} == {"x", "y"}
 
 
+def test_a_client_that_did_not_wait_for_its_reply_gets_it_when_it_asks_again(tokenizer):
+  _, episode = played("impatient", ChatPolicy(tokenizer, lambda segments: time.sleep(0.6) or "Italy"))
+  assert episode.facts == dict(answer="Italy", requests=1, tool_calls=0, searches=0) and len(episode.segments) == 2
+
+
 def test_a_program_that_dies_or_hangs_is_named(tokenizer, caplog):
   refused("agent_programs:dies raised KeyError: 'the key", "dies", ChatPolicy(tokenizer, ["x"]))
   refused("exits raised SystemExit: usage", "exits", ChatPolicy(tokenizer, []))

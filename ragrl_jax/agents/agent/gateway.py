@@ -105,7 +105,7 @@ class Gateway(Site):
   async def _replied(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
     kind = requests.CHAT if page == "chat/completions" else requests.TEXT
     request = await asyncio.to_thread(requests.read, body, kind, reading.served)
-    piece = await _there(session, session.reply(request))
+    piece = await _there(session, session.reply(request, page.encode() + body))
     reply = Replies(request, MODEL, None, reading.tokenizer)
     if not request.stream:
       await answer.whole(reply.whole([piece]))
@@ -125,7 +125,7 @@ class Gateway(Site):
       fine, query, k = False, "", None
     if not fine:
       raise Refused(400, f'the body must be {{"query": "…", "k": 3}}, with k between 1 and {MOST}.')
-    passages = await _there(session, session.search(query, k))
+    passages = await _there(session, session.search(query, k, page.encode() + body))
     await answer.whole(dict(passages=[dataclasses.asdict(passage) for passage in passages]))
 
 

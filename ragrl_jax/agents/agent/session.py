@@ -85,42 +85,47 @@ class Session:
     self._found: Searches = []  # since the last turn
     self._turn = asyncio.Lock()  # requests of an episode are answered one after the other
     self._tasks: set[asyncio.Task[Any]] = set()
+    self._missed: dict[bytes, asyncio.Task[Any]] = {}  # requests whose client did not wait for the answer
     self._over = False
 
   # ---- requests ------------------------------------------------------------------------------------------------------
 
-  async def reply(self, request: Asked) -> Piece:
-    """The policy's reply to a request.
+  async def reply(self, request: Asked, raw: bytes) -> Piece:
+    """The policy's reply to a request. A client that did not wait for it, and sends `raw` again, gets the same reply.
 
     Raises:
       Refused: the episode is over, its limits are reached, or its history was rewritten.
     """
-    return await self._own(self._reply(request))
+    return await self._own(self._reply(request), raw)
 
-  async def search(self, query: str, k: int | None) -> tuple[structs.Passage, ...]:
-    """Searches the run's index for k passages (None: config.retrieval.top_k), best first.
+  async def search(self, query: str, k: int | None, raw: bytes) -> tuple[structs.Passage, ...]:
+    """Searches the run's index for k passages (None: config.retrieval.top_k), best first. `raw`: see `reply`.
 
     They are stored with the new tokens of the next request.
 
     Raises:
       Refused: the search failed, and with it the episode; or the episode is over.
     """
-    return await self._own(self._search(query, k))
+    return await self._own(self._search(query, k), raw)
 
-  async def _own(self, work: Any) -> Any:
-    """Awaits the work as a task of this session, which `close` can cancel."""
+  async def _own(self, work: Any, raw: bytes) -> Any:
+    """Awaits the work as a task of this session, which `close` can cancel; or the task of an equal, missed request."""
     if self._over:
       work.close()
       raise Refused(410, "this episode is over.", code=OVER)
-    task = asyncio.ensure_future(work)
-    self._tasks.add(task)
-    task.add_done_callback(self._done)
+    if (task := self._missed.pop(raw, None)) is not None:
+      work.close()
+    else:
+      task = asyncio.ensure_future(work)
+      self._tasks.add(task)
+      task.add_done_callback(self._done)
     try:
       # If the client disconnects, the task continues: the conversation then still has the whole reply.
       return await asyncio.shield(task)
     except asyncio.CancelledError:
       if task.cancelled():
         raise Refused(410, "this episode is over.", code=OVER) from None
+      self._missed[raw] = task
       raise
 
   def _done(self, task: asyncio.Task[Any]) -> None:
