@@ -11,9 +11,12 @@ OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -94,36 +97,54 @@ def build_index(
       raise ValueError(f"shard={number}/{of}: it must be one of 1/{of} to {of}/{of}.")
     contents = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
     request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(contents.encode()).hexdigest())
-  if _finished(out, request, encoder, overwrite=overwrite):
-    return out
   out.mkdir(parents=True, exist_ok=True)
-  write_json(out / REQUEST, request)
-  rows = _part(passage_source, shard)
-  path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
-  passages = _stored(passage_source, out, rows, path, progress=progress)
-  passage_source.tell_skipped()
-  if rows is None:  # all passages are stored, so they need not be read and cut again
-    passage_source = passages
-  card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
-  if described["kind"] == "bm25":
-    card["bm25"] = bm25.build(passage_source, out / "bm25", rows=rows, progress=progress, **described["options"])
-  else:
-    model = encoders.fit(encoder, described, passage_source, out)
-    faiss_index.set_options(faiss_index.make(factory, model.dim), options)  # a typo fails before hours of encoding
-    max_norm = dense.encode_corpus(
-      passages, model, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
-    )
-    if factory != "Flat" and not (out / "index.faiss").is_file():
-      stored = dense.open_vectors(out, rows=len(passages), dim=model.dim)
-      faiss_index.build(
-        stored, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress
+  with _alone(out):
+    if _finished(out, request, encoder, overwrite=overwrite):
+      return out
+    write_json(out / REQUEST, request)
+    rows = _part(passage_source, shard)
+    path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
+    passages = _stored(passage_source, out, rows, path, progress=progress)
+    passage_source.tell_skipped()
+    if rows is None:  # all passages are stored, so they need not be read and cut again
+      passage_source = passages
+    card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
+    if described["kind"] == "bm25":
+      card["bm25"] = bm25.build(passage_source, out / "bm25", rows=rows, progress=progress, **described["options"])
+    else:
+      model = encoders.fit(encoder, described, passage_source, out)
+      faiss_index.set_options(faiss_index.make(factory, model.dim), options)  # a typo fails before hours of encoding
+      max_norm = dense.encode_corpus(
+        passages, model, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
       )
-    card.update(encoder=dict(described, settings=dict(model.settings)), dim=model.dim, max_norm=max_norm)
-    card["made"] = made_of(card)
-  if described["kind"] == "model":
-    stored_paths.note(out)
-  write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
-  return out
+      if factory != "Flat" and not (out / "index.faiss").is_file():
+        stored = dense.open_vectors(out, rows=len(passages), dim=model.dim)
+        faiss_index.build(
+          stored, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress
+        )
+      card.update(encoder=dict(described, settings=dict(model.settings)), dim=model.dim, max_norm=max_norm)
+      card["made"] = made_of(card)
+    if described["kind"] == "model":
+      stored_paths.note(out)
+    write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
+    return out
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+  """Lets one process of this machine at a time into the folder; the others wait, and find what it has built."""
+  handle = os.open(folder, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      logging.warning("%s: another process builds an index there: waiting for its end.", folder)
+      fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:  # the file system has no such locks
+      pass
+    yield
+  finally:
+    os.close(handle)
 
 
 def made_of(card: Mapping[str, Any]) -> str:

@@ -1,3 +1,4 @@
+import concurrent.futures
 import gzip
 import itertools
 import json
@@ -85,6 +86,15 @@ def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, d
   assert left == files(tmp_path / "whole")
   queries = ["word3 fact", "Title 5 number 77"]
   assert load_index(tmp_path / "out").search(queries, 9) == load_index(tmp_path / "whole").search(queries, 9)
+
+
+def test_of_two_builds_at_once_the_second_finds_what_the_first_has_built(tmp_path, monkeypatch):
+  store = mock.Mock(side_effect=lambda *given, **how: time.sleep(0.3) or stored(*given, **how))
+  stored = build.corpus_lib.store
+  monkeypatch.setattr(build.corpus_lib, "store", store)
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    made = [pool.submit(build_index, some(20), "bm25", tmp_path / "i", progress=False) for _ in range(2)]
+    assert {one.result() for one in made} == {tmp_path / "i"} and store.call_count == 1
 
 
 def test_a_finished_index_is_not_rebuilt(tmp_path, monkeypatch):
