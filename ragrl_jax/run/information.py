@@ -41,10 +41,12 @@ def gained(
   item_numbers = advantages.by_episode(items)
   gains = [np.full(len(items[numbers[0]].rewards), np.nan, np.float32) for numbers in item_numbers]
   forks: dict[tuple[int, bytes], packing.Item] = {}  # samples of a question have many in common
+  end = "" if structs.THOUGHT in advantage.gain_lead else f"{structs.THOUGHT}\n\n"  # of an opened thought
   pairs = []  # (episode, turn, the fork behind its results, the fork that is compared with it)
   for number, one in enumerate(trained):
     answer, golds = _answer(advantage.gain_lead, one.example.golds[0], tokenizer)
-    for turn, *contexts in _contexts(one.episode, _others(one, trained) if advantage.gain_over == "random" else None):
+    others = _others(one, trained) if advantage.gain_over == "random" else None
+    for turn, *contexts in _contexts(one.episode, others, np.asarray(tokenizer.encode(end), np.int32)):
       pair = [_fork(np.concatenate([context, answer]), golds, one.episode.prompt_index) for context in contexts]
       if max(len(fork.tokens) for fork in pair) <= config.rollout.context:
         keys = [(fork.group_id, fork.tokens.tobytes()) for fork in pair]
@@ -67,12 +69,13 @@ def _answer(lead: str, gold: str, tokenizer: Any) -> tuple[np.ndarray, int]:
 
 
 def _contexts(
-  episode: structs.Episode, others: Sequence[Sequence[int]] | None
+  episode: structs.Episode, others: Sequence[Sequence[int]] | None, end: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
   """(number of a turn, its conversation up to the next turn, what that is compared with).
 
   Turns are model segments with tokens. They are compared with the conversation before the turn; or, given the results
-  of other questions, with one of these in place of the turn's own.
+  of other questions, with one of these in place of the turn's own. In a thought that the chat template opened no answer
+  counts: where one is open, `end` ends it.
   """
   turn = 0
   for segments in episode.conversations:
@@ -80,14 +83,19 @@ def _contexts(
     ends = np.cumsum([len(s.ids) for s in segments])
     turns = [n for n, s in enumerate(segments) if s.owner == structs.MODEL and s.ids]
     for n, after in zip(turns, turns[1:]):
-      until = ends[after - 1]
+      until, last = ends[after - 1], _end(segments[:after], end)
+      whole = np.concatenate([ids[:until], last])
       if others is None:
-        yield turn, ids[:until], ids[: ends[n] - len(segments[n].ids)]
+        yield turn, whole, np.concatenate([ids[: ends[n] - len(segments[n].ids)], _end(segments[:n], end)])
       elif others and any(s.found for s in segments[n:after]):
         draw = random.Random(f"{episode.prompt_index}/{episode.sample}/{turn}")
-        yield turn, ids[:until], np.concatenate([ids[: ends[n]], np.asarray(draw.choice(others), np.int32)])
+        yield turn, whole, np.concatenate([ids[: ends[n]], np.asarray(draw.choice(others), np.int32), last])
       turn += 1
     turn += bool(turns)
+
+
+def _end(segments: Sequence[structs.Segment], end: np.ndarray) -> np.ndarray:
+  return end if structs.opened(segments) else end[:0]
 
 
 def _others(one: rewards.Scored, scored: Sequence[rewards.Scored]) -> list[tuple[int, ...]]:

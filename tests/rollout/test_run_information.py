@@ -1,6 +1,7 @@
 """Information gains: which contexts are scored, and that forks in shared rows score as separate sequences do."""
 
 import dataclasses
+import re
 
 import jax
 import numpy as np
@@ -59,6 +60,18 @@ def test_a_gain_is_the_rise_from_before_a_turn_to_behind_its_results():
   # The prompt of a group is scored once: 3 + 1 and 2 contexts.
   assert len(score.texts) == 6 and sorted(set(score.golds)) == ["Ann", "Eve"]
   assert all(text.endswith(("<answer> Eve", "<answer> Ann")) for text in score.texts)
+
+
+@pytest.mark.parametrize("over", ["before", "random"])
+def test_a_gold_is_scored_behind_the_thought_that_the_template_opened(over):
+  pairs, score = [], Counting()
+  for number, name in enumerate(("Eve", "Ann")):
+    example, episode = played(number, name, name)
+    prompt, *rest = episode.segments
+    opening = dataclasses.replace(prompt, ids=(*prompt.ids, *b"<think>"), text=f"{prompt.text}<think>")
+    pairs.append((example, dataclasses.replace(episode, segments=(opening, *rest))))
+  gained(pairs, score, gain_over=over)
+  assert len(score.texts) == 4 and all(re.search("</think>\n\n<answer> (Eve|Ann)$", text) for text in score.texts)
 
 
 def test_a_gain_over_random_results_is_over_those_of_another_question():
