@@ -57,7 +57,12 @@ class Switches(recipe_lib.Switches):
   think_search_weight: float = setting(
     0.0, "weight of the verdicts on (thought, query); in the paper this term is high without a reward"
   )
-  ramp_start_epochs: float = setting(1.0, "T1: the start of the weights' ramp", unit="epochs", least=0)
+  ramp_start_epochs: float = setting(
+    1.0,
+    "T1: the start of the weights' ramp; a step counts as prompts_per_step questions, even if a filter draws more",
+    unit="epochs",
+    least=0,
+  )
   ramp_end_epochs: float = setting(1.5, "T2: its end", unit="epochs", least=0)
   ramp_start: int | None = setting(None, "T1 in steps, instead of epochs", unit="steps", least=0)
   ramp_end: int | None = setting(None, "T2 in steps", unit="steps", least=0)
