@@ -122,9 +122,15 @@ class AnswerFiles:
     stale = _stale(out, settings) if rows_kept else ()
     if not rows_kept:
       write_json(out / SETTINGS, settings)
-    # The episode is written before the row, so only the last episode can lack its row.
-    if jsonl.cut(out / episodes_lib.PLAYED, len(rows_kept)) < len(rows_kept) < len(examples):
-      raise ValueError(f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows: {AGAIN}.")
+    # The episode is written before the row, so after a kill only the last episode can lack its row.
+    path = out / episodes_lib.PLAYED
+    if (played := jsonl.cut(path, len(rows_kept))) < len(rows_kept):
+      if played:  # a loss of power: a system writes files to the disk in any order
+        logging.warning("%s has %d of %d episodes: the others are played again.", path, played, len(rows_kept))
+        jsonl.cut(out / PREDICTIONS, played)
+        self.rows = {row["index"]: row for row in rows_kept[:played]}
+      elif len(rows_kept) < len(examples):
+        raise ValueError(f"{path} holds fewer episodes than {PREDICTIONS} has rows: {AGAIN}.")
     if stale:
       self._score_again(stale, examples, again)
       write_json(out / SETTINGS, settings)

@@ -292,6 +292,9 @@ def test_what_was_said_and_found_is_kept(tmp_path):
     assert back.segments == tuple(map(bare, was.segments)) and (back.ended, back.facts) == (was.ended, was.facts)
   with pytest.raises(FileNotFoundError, match="name a run's folder, or an evaluation's, which has episodes.jsonl"):
     next(episodes.read_folder(tmp_path / "nowhere"))
+  jsonl.write(tmp_path / "predictions.jsonl", rows(tmp_path)[:4])
+  jsonl.cut(tmp_path / "episodes.jsonl", 2)  # a loss of power
+  assert evaluate(tmp_path)["n"] == 9 and list(episodes.read_folder(tmp_path)) == kept and len(rows(tmp_path)) == 10
   (tmp_path / "episodes.jsonl").unlink()  # as in a folder of an older version
   assert evaluate(tmp_path, play=None)["n"] == 9  # all is answered there
   jsonl.write(tmp_path / "predictions.jsonl", rows(tmp_path)[:4])
