@@ -218,6 +218,9 @@ def test_another_tokenizer_than_the_models_is_said(tmp_path, caplog):
     config.prompting.tokenizer = other
     prepared.tokenizer(settings.of(config), None)
     assert ("config.prompting.tokenizer=bytes gives other ids than the tokenizer of" in caplog.text) is said
+  (tmp_path / "own" / "tokenizer.json").write_text("{")
+  prepared.tokenizer(settings.of(config), None)
+  assert "its own tokenizer cannot be read (" in caplog.text
 
 
 @pytest.mark.parametrize("context, factor, original, fits", [

@@ -189,7 +189,14 @@ def _say_other_tokenizer(config: Settings, tokenizer: Any) -> None:
     return
   try:
     own = tokenizer_lib.load_tokenizer(folder, chat=False, check=lambda tokenizer: None)
-  except Exception:  # noqa: BLE001 – it cannot be read, which may be why another one is named
+  except Exception as error:  # noqa: BLE001 – the library tokenizers raises no narrower ones
+    logging.warning(
+      "config.model.path=%s: its own tokenizer cannot be read (%s), so config.prompting.tokenizer=%s is not compared "
+      "with it.",
+      config.model.path,
+      " ".join(str(error).split()) or type(error).__name__,
+      config.prompting.tokenizer,
+    )
     return
   if own.encode(_TEXT) != tokenizer.encode(_TEXT):
     logging.warning(
