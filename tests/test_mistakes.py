@@ -276,26 +276,21 @@ SHOWN = [dataclasses.replace(example, passages=PASSAGES) for example in BARE]
 MARKED = [dataclasses.replace(example, supporting=(0,)) for example in SHOWN]
 
 
-@pytest.mark.parametrize("name", ["arena", "care"])
-def test_questions_without_passages_for_a_recipe_that_shows_them(name):
-  config, recipe = config_lib.default_config(), recipes.get(name)
-  with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions has passages.*`ragrl retrieve`"):
-    questions.check_passages(config, recipe, BARE, "data.jsonl")
-  questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
-
-
-def test_a_recipe_that_searches_needs_a_retriever(caplog):
-  config, recipe = config_lib.default_config(), recipes.get("lear")
-  with pytest.raises(ValueError, match="1 of its 4 questions have no passages.*config.retrieval.index"):
-    questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
+def test_questions_without_passages_are_refused_if_the_recipe_shows_them_and_retrieves_none(caplog):
+  config = config_lib.default_config()
+  check = lambda recipe, examples: questions.check_passages(config, recipe, examples, "data.jsonl")
+  for name in ("arena", "care"):
+    refused("data.jsonl: none of its 3 questions has passages.*`ragrl retrieve`", check, recipes.get(name), BARE)
+    check(recipes.get(name), BARE[:1] + SHOWN)
+  refused("1 of its 4 .* have no passages.*config.retrieval.index", check, recipes.get("lear"), BARE[:1] + SHOWN)
+  for recipe in (recipes.get("lear", top_k=0), recipes.get("search_r1")):
+    check(recipe, BARE)
   config.retrieval.index = "index"
-  questions.check_passages(config, recipe, BARE, "data.jsonl")
-  questions.check_passages(config_lib.default_config(), recipes.get("lear", top_k=0), BARE, "data.jsonl")
-  questions.check_passages(config := config_lib.default_config(), recipes.get("search_r1"), BARE, "data.jsonl")
+  check(recipes.get("lear"), BARE)
   config.data.noise = 8
   for name in ("care", "search_r1"):
     assert not caplog.records
-    questions.check_passages(config, recipes.get(name), SHOWN, "data.jsonl")
+    check(recipes.get(name), SHOWN)
   assert "data.jsonl: config.data.noise=8 adds passages to questions of which search_r1 shows none" in caplog.text
 
 

@@ -159,18 +159,17 @@ def test_turns_are_pairs_which_a_table_holds_as_json(turns, says):
   assert read('[["model", "Rome"]]') == read([["model", "Rome"]])
 
 
-def rows(folder, count):
+def rows(folder, count, more=""):
   """A file of so many transcripts."""
   file = folder / "sft.jsonl"
-  file.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(count)))
+  file.write_text(f"{json.dumps(dict(question='Q?', answers=['a'], turns=[]))}\n" * count + more)
   return str(file)
 
 
 def test_epochs_say_how_many_steps(tmp_path):
   config = config_lib.default_config()
-  config.data.update(dict(train=rows(tmp_path, 23), drop_unanswerable=True))
-  with open(config.data.train, "a") as file:
-    file.write('{"question": "Q?", "answers": ["a"], "answerable": false}\n' * 8)
+  unanswerable = '{"question": "Q?", "answers": ["a"], "answerable": false}\n'
+  config.data.update(dict(train=rows(tmp_path, 23, unanswerable * 8), drop_unanswerable=True))
   assert sft.planned(whole := settings.of(config)) is whole
   config.sft.update(batch=10, epochs=2, warmup_share=0.5)
   made = sft.planned(settings.of(config))
