@@ -162,6 +162,9 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),
     (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", learning),
     (care | {"loss.kl": "k1"}, "pulls nowhere", alone), (care | {"critic.kind": "own"}, "needs a critic", alone),
+    *((care | {name: "no/such/one"}, f"config.{name}='no/such/one': there is no such folder, and it is no name", runs)
+      for name, runs in (("model.lora.path", learning), ("loss.teacher.path", learning),
+                         ("retrieval.query_encoder", playing))),
   ):  # fmt: skip
     config = config_lib.default_config()
     config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})

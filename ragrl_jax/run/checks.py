@@ -14,7 +14,7 @@ from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import lora
+from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
@@ -115,10 +115,12 @@ def tools(config: Settings, recipe: Recipe) -> None:
       "an encoder, a folder or a name on the hub, or compare their characters (config.switches.similarity='ngrams')."
     )
   environment_tools.check_judges(config, recipe.judged)
+  if config.retrieval.query_encoder:
+    hub.folder(config.retrieval.query_encoder, "config.retrieval.query_encoder", part="config")
 
 
 def learner(config: Settings, purpose: str) -> None:
-  """Trackers, objective and optimiser of a run, the dtype of its weights, and its files of questions ("rl")."""
+  """Trackers, objective and optimiser of a run, the dtype of its weights, teacher, and files of questions ("rl")."""
   trackers.check(trackers.chosen(config.log))
   tuning = purpose == "sft"
   learner_settings.from_config(config, objective="sft" if tuning else "policy")
@@ -136,6 +138,8 @@ def learner(config: Settings, purpose: str) -> None:
       "that of the matmuls), or train adapters (config.model.lora.rank)."
     )
   guard(config, purpose)
+  if config.loss.teacher.local:
+    weights.config_of(hub.folder(config.loss.teacher.path, "config.loss.teacher.path", part="config"))
   for name in ("train", "hard", "evaluate"):
     if purpose == "rl" and (path := getattr(config.data, name)):
       readers.check(path, f"config.data.{name}")
@@ -184,7 +188,7 @@ def written(config: Settings, folder: pathlib.Path, flag: str) -> None:
 
 
 def adapters(config: Settings, shape: DecoderConfig) -> None:
-  """config.model.lora names matrices that the model has."""
+  """config.model.lora names matrices that the model has, or a folder of adapters for such a model."""
   if config.model.lora.rank:
     lora.select_matrices(config.model.lora.layers, lora.matrices(shape))
 
@@ -197,6 +201,8 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
       f"config.learner.share_prompts=True with a model whose layers have a window of {shape.window} tokens: the TPU's "
       "attention kernel does not take both. Set config.learner.share_prompts=False."
     )
+  elif config.model.lora.path:
+    lora.check(hub.folder(config.model.lora.path, "config.model.lora.path", part="config"), shape)
   if shape.traits.hybrid and training and mesh is not None and mesh.shape["sequence"] > 1:
     raise ValueError(
       f"config.mesh.sequence={mesh.shape['sequence']} with a {shape.family} model: the memory of a delta layer goes "

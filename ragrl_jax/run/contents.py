@@ -27,7 +27,7 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
   recipe has judged; None for fine-tuning, which has no judges and no encoder of queries.
   """
   paths = {name: fields.at(config, name) for name in ("model.path", "model.lora.path", "prompting.tokenizer")}
-  if not config.loss.teacher.itself and not config.loss.teacher.remote:
+  if config.loss.teacher.local:
     paths["loss.teacher.path"] = config.loss.teacher.path
   if terms is not None:
     paths["retrieval.query_encoder"] = config.retrieval.query_encoder
