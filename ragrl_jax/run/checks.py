@@ -5,6 +5,7 @@ Each raises a ValueError that says which setting does not fit, and what to chang
 
 import logging
 import pathlib
+from typing import Any
 
 import jax
 
@@ -185,6 +186,15 @@ def written(config: Settings, folder: pathlib.Path, flag: str) -> None:
         f"config.{name}={value}: these files would be lost, because a model is written to {folder}: name another "
         f"folder ({flag})."
       )
+
+
+def rows(config: Settings, shape: DecoderConfig, tokenizer: Any) -> None:
+  """The model of config.model.path has a row for each of the tokenizer's ids."""
+  if shape.vocab_size < tokenizer.vocab_size:
+    raise ValueError(
+      f"config.model.path={config.model.path}: the model has {shape.vocab_size} token rows, the tokenizer "
+      f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer)."
+    )
 
 
 def adapters(config: Settings, shape: DecoderConfig) -> None:

@@ -155,7 +155,7 @@ def model(
   config: Settings, tokenizer: Any, shape: DecoderConfig, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[Decoder, DecoderConfig]:
   """The decoder of config.model.path, or a new one of this shape, on the mesh, with its adapters; and its shape."""
-  decoder, shape = _base(config, tokenizer, shape, mesh)
+  decoder, shape = _base(config, shape, mesh)
   decoder.tokenless = tokenless(tokenizer, shape.vocab_size)
   adapters = config.model.lora
   if adapters.path:
@@ -171,23 +171,17 @@ def model(
   return decoder, shape
 
 
-def _base(config: Settings, tokenizer, shape, mesh) -> tuple[Decoder, DecoderConfig]:
+def _base(config: Settings, shape, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
-    decoder, shape = weights.load_pretrained(
+    return weights.load_pretrained(
       hub.folder(settings.path, "config.model.path"),
       dtype=param_dtype,
       compute_dtype=dtype,
       remat=settings.remat,
       mesh=mesh,
     )
-    if shape.vocab_size < tokenizer.vocab_size:
-      raise ValueError(
-        f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
-        f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer)."
-      )
-    return decoder, shape
   decoder = Decoder(
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
   )
