@@ -153,6 +153,9 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (judge, "config.judge.path is empty", playing), (judge | {"judge.prompt": "none"}, "config.judge.prompt", playing),
     (judge | {"judge.path": "owner/name"}, f"config.judge.path{hub_name}", playing),
     (care | {"model.path": "owner/name"}, f"config.model.path{hub_name}", learning),
+    *((care | {name: "no/such/one"}, f"config.{name}='no/such/one': there is no such folder, and it is no name", runs)
+      for name, runs in (("model.lora.path", learning), ("loss.teacher.path", learning),
+                         ("retrieval.query_encoder", playing))),
     (care | {"model.path": f"{tmp_path}/run/model"}, "config.model.path=.*would be lost.*--workdir", learning),
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
     ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
@@ -162,9 +165,6 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),
     (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", learning),
     (care | {"loss.kl": "k1"}, "pulls nowhere", alone), (care | {"critic.kind": "own"}, "needs a critic", alone),
-    *((care | {name: "no/such/one"}, f"config.{name}='no/such/one': there is no such folder, and it is no name", runs)
-      for name, runs in (("model.lora.path", learning), ("loss.teacher.path", learning),
-                         ("retrieval.query_encoder", playing))),
   ):  # fmt: skip
     config = config_lib.default_config()
     config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})
@@ -217,6 +217,26 @@ def test_another_tokenizer_than_the_models_is_said(tmp_path, caplog):
     assert ("config.prompting.tokenizer=bytes gives other ids than the tokenizer of" in caplog.text) is said
 
 
+LLAMA = dict(
+  model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+  rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
+)  # fmt: skip
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_before_weights_are_read(tmp_path):
+  (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+  config = config_lib.default_config()
+  config.model.path, config.prompting.tokenizer, config.prompting.chat = str(tmp_path), "bytes", False
+  refused(r"config.model.path=.* 9 token rows, the tokenizer \d+ ids", prepared.prepare, config, purpose="sft")
+
+
+def test_a_retriever_that_does_not_answer_is_told_before_weights_are_read(monkeypatch):
+  monkeypatch.setattr(player_lib, "_sampler", mock.Mock(side_effect=AssertionError("read")))
+  monkeypatch.setattr(retrieval, "load_index", mock.Mock(side_effect=ValueError("it is down")))
+  config = settings.Settings(retrieval=settings.Retrieval(index="http://a:1"))
+  refused("it is down", player_lib.build, mock.Mock(settings=config, recipe=recipes.get("search_r1"), mesh=None))
+
+
 @pytest.mark.parametrize("context, factor, original, fits", [
   (128, None, None, True), (129, None, None, False),
   (256, 2.0, 128, True), (257, 2.0, 128, False),  # stretched by its user
@@ -224,11 +244,7 @@ def test_another_tokenizer_than_the_models_is_said(tmp_path, caplog):
 ])  # fmt: skip
 def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   scaling = dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0)
-  values = dict(
-    model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-    rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
-    rope_scaling=factor and scaling | dict(original_max_position_embeddings=original),
-  )  # fmt: skip
+  values = LLAMA | dict(rope_scaling=factor and scaling | dict(original_max_position_embeddings=original))
   (tmp_path / "config.json").write_text(json.dumps(values))
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context

@@ -115,9 +115,9 @@ def tools(config: Settings, recipe: Recipe) -> None:
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
       "an encoder, a folder or a name on the hub, or compare their characters (config.switches.similarity='ngrams')."
     )
-  environment_tools.check_judges(config, recipe.judged)
   if config.retrieval.query_encoder:
     hub.folder(config.retrieval.query_encoder, "config.retrieval.query_encoder", part="config")
+  environment_tools.check_judges(config, recipe.judged)
 
 
 def learner(config: Settings, purpose: str) -> None:
@@ -138,9 +138,9 @@ def learner(config: Settings, purpose: str) -> None:
       "because changes as small as a learning rate are lost in this dtype. Set it to 'float32' (config.model.dtype is "
       "that of the matmuls), or train adapters (config.model.lora.rank)."
     )
-  guard(config, purpose)
   if config.loss.teacher.local:
     weights.config_of(hub.folder(config.loss.teacher.path, "config.loss.teacher.path", part="config"))
+  guard(config, purpose)
   for name in ("train", "hard", "evaluate"):
     if purpose == "rl" and (path := getattr(config.data, name)):
       readers.check(path, f"config.data.{name}")
@@ -201,6 +201,8 @@ def adapters(config: Settings, shape: DecoderConfig) -> None:
   """config.model.lora names matrices that the model has, or a folder of adapters for such a model."""
   if config.model.lora.rank:
     lora.select_matrices(config.model.lora.layers, lora.matrices(shape))
+  elif config.model.lora.path:
+    lora.check(hub.folder(config.model.lora.path, "config.model.lora.path", part="config"), shape)
 
 
 def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None, *, training: bool) -> None:
@@ -211,8 +213,6 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
       f"config.learner.share_prompts=True with a model whose layers have a window of {shape.window} tokens: the TPU's "
       "attention kernel does not take both. Set config.learner.share_prompts=False."
     )
-  elif config.model.lora.path:
-    lora.check(hub.folder(config.model.lora.path, "config.model.lora.path", part="config"), shape)
   if shape.traits.hybrid and training and mesh is not None and mesh.shape["sequence"] > 1:
     raise ValueError(
       f"config.mesh.sequence={mesh.shape['sequence']} with a {shape.family} model: the memory of a delta layer goes "
