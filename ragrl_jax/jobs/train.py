@@ -7,7 +7,7 @@
 A run is resumed in this order, and a new run begins in it too:
 
   1. Settings are checked, prepared and compared with the run's own; the folder is locked.
-  2. The rooms are built: questions, then weights, index and engine, then the learner.
+  2. The rooms are built: questions, then index and judges, weights and engine, then the learner.
   3. The train state is restored from the newest undamaged checkpoint, and the logs are cut to its step.
   4. The group sampler restores its cursor, and the groups that were sampled but not trained on.
 """

@@ -102,9 +102,10 @@ def build(prepared: Prepared, *, seed: int | None = None, judged: Sequence[str] 
   """
   config, recipe, queue = prepared.settings, prepared.recipe, dispatch.Dispatch()
   environment_tools.check_judges(config, (*recipe.judged, *judged))
-  parts, members = _sampler(prepared)
-  local_mesh = None if parts.mesh is None else parts.mesh.local_mesh  # judges do not wait for other hosts
+  # First, as a server that is down, or a moved encoder, is a more frequent mistake than weights that cannot be read.
+  local_mesh = None if prepared.mesh is None else prepared.mesh.local_mesh  # judges do not wait for other hosts
   retriever, judges, episode_tools = environment_tools.tools(config, recipe, queue, local_mesh, judged=judged)
+  parts, members = _sampler(prepared)
   rollout = collect.Rollout(
     parts.engine,
     recipe.play,
