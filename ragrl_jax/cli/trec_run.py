@@ -25,7 +25,7 @@ def main() -> int:
   parser.add_argument("--index", default="", help="folder of an index, or the address of a retriever or a database")
   parser.add_argument("--queries", default="", help="the queries, with --index")
   parser.add_argument("--qrels", default="", help="the judgements; without them nothing is scored")
-  parser.add_argument("--top_k", type=int, default=100, help="passages per query")
+  parser.add_argument("--top_k", type=commands.whole_number(1), default=100, help="passages per query")
   parser.add_argument(
     "--measures", default=",".join(metrics.MEASURES), help="separated by commas, with the names of ir_measures"
   )
