@@ -332,9 +332,9 @@ def test_questions_that_cannot_be_rewarded():
   ({}, "score() returned no term"),
 ])  # fmt: skip
 def test_a_reward_without_its_terms_is_refused_before_the_run(terms, says):
-  of = dict(score=lambda example, episode: terms, weights=lambda step: {"quote": 1})
-  own = dataclasses.replace(recipes.get("arena"), **of)
-  refused(re.escape(says), questions.check_reward, own, SHOWN[0], "data.jsonl")
+  for paid in (lambda step: {"quote": 1}, lambda step: {"quote": float(step > 100)}):  # a later stage's term, too
+    own = dataclasses.replace(recipes.get("arena"), score=lambda example, episode: terms, weights=paid)
+    refused(re.escape(says), questions.check_reward, own, SHOWN[0], "data.jsonl")
 
 
 def test_a_reward_that_fails_at_an_empty_reply_is_named_by_file_and_line(caplog):
