@@ -359,6 +359,8 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path):
     refused(r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256", run)
   config.rollout.context = 2048
   assert len(questions.training(config, recipe, tokenizer)[0]) == 3
+  config.data.train, config.data.hard = "none.jsonl", "hard.jsonl"  # neither is read
+  refused("the recipe search_r1 has no curriculum", questions.training, config, recipe, tokenizer)
 
 
 def test_an_evaluation_uses_the_runs_own_settings(tmp_path):

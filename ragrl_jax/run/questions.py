@@ -28,14 +28,14 @@ def training(config: Settings, recipe: Recipe, tokenizer) -> tuple[list[structs.
     ValueError: config.data.hard is set and the recipe has no curriculum; or the recipe cannot use the questions.
   """
   data, mixture = config.data, recipe.mixture
-  easy = _fitting(config, recipe, tokenizer, "config.data.train", data.train)
-  if not data.hard:
-    return easy, stream.Stream(len(easy), seed=config.seed)
-  if mixture is None:
+  if data.hard and mixture is None:
     raise ValueError(
       f"config.data.hard={data.hard!r}, but the recipe {recipe.name} has no curriculum that "
       "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them."
     )
+  easy = _fitting(config, recipe, tokenizer, "config.data.train", data.train)
+  if not data.hard:
+    return easy, stream.Stream(len(easy), seed=config.seed)
   hard = _fitting(config, recipe, tokenizer, "config.data.hard", data.hard)
   if config.rollout.filter.metric != "none":
     logging.warning(
