@@ -24,7 +24,7 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
-from ragrl_jax.run import checks, environment_tools, prepared, questions
+from ragrl_jax.run import checks, environment_tools, prepared, progress, questions
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import changes
 
@@ -125,6 +125,15 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
   refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))
+
+
+def test_a_metric_that_a_stage_waits_for_in_vain_is_said(caplog):
+  rows = [{"step": 0, "evaluation/em": 0.1}, {"step": 1, "reward": 0.0}]
+  for metric, step in (("reward", 2), ("evaluation/emm", 3)):
+    progress.say_unmeasured(metric, rows, step)
+  assert not caplog.records
+  progress.say_unmeasured("evaluation/emm", rows, 2)
+  assert "'evaluation/emm', which no step has had so far" in caplog.text and "mean evaluation/em?" in caplog.text
 
 
 def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):

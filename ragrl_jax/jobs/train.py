@@ -150,6 +150,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, clock: progress.Clock, step:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
     past_rows = rollback.lasting(metrics_lib.read_metrics(run.workdir)) if hosts.is_first() else []
     if metric := player.recipe.waits_for:  # all columns of a long run would go to every host, at every step
+      progress.say_unmeasured(metric, past_rows, step)
       past_rows = [{name: row[name] for name in ("step", metric) if name in row} for row in past_rows]
     player.recipe = player.recipe.next_recipe(hosts.exchange(past_rows)[0])
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
