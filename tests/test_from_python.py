@@ -172,12 +172,8 @@ def test_a_corpus_is_indexed_once_by_its_contents(tmp_path):
   said, corpus = [], tmp_path / "documents"
   corpus.mkdir()
   (corpus / "a.md").write_text("# Velmar\nIt has a port.")
-
-  def indexed(place, name="out"):
-    index = from_python._index(str(place), tmp_path / name)
-    from_python._fill(index, str(place), said.append)
-    return index
-
+  place_of = lambda corpus, name: from_python._index(str(corpus), tmp_path / name)
+  indexed = lambda corpus, name="out": from_python._filled(place_of(corpus, name), str(corpus), said.append)
   made = indexed(corpus)
   assert ragrl_jax.load_index(made).search(["port"], 1)[0][0].text
   corpus.rename(tmp_path / "documents_2")

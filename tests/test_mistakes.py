@@ -117,7 +117,7 @@ def test_settings_that_change_what_another_one_means_are_said(caplog):
   assert "config.optimizer.kind='muon' with adapters" in caplog.text
 
 
-def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
+def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
@@ -125,15 +125,10 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
   refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))
-
-
-def test_a_metric_that_a_stage_waits_for_in_vain_is_said(caplog):
-  rows = [{"step": 0, "evaluation/em": 0.1}, {"step": 1, "reward": 0.0}]
-  for metric, step in (("reward", 2), ("evaluation/emm", 3)):
-    progress.say_unmeasured(metric, rows, step)
-  assert not caplog.records
-  progress.say_unmeasured("evaluation/emm", rows, 2)
-  assert "'evaluation/emm', which no step has had so far" in caplog.text and "mean evaluation/em?" in caplog.text
+  for metric, step, said in (("reward", 2, False), ("evaluation/emm", 3, False), ("evaluation/emm", 2, True)):
+    progress.say_unmeasured(metric, [{"step": 0, "evaluation/em": 0.1}, {"step": 1, "reward": 0.0}], step)
+    assert ("'evaluation/emm', which no step has had so far" in caplog.text) is said
+  assert "did you mean evaluation/em?" in caplog.text
 
 
 def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):
@@ -226,19 +221,6 @@ def test_another_tokenizer_than_the_models_is_said(tmp_path, caplog):
     assert ("config.prompting.tokenizer=bytes gives other ids than the tokenizer of" in caplog.text) is said
 
 
-LLAMA = dict(
-  model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-  rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
-)  # fmt: skip
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_before_weights_are_read(tmp_path):
-  (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-  config = config_lib.default_config()
-  config.model.path, config.prompting.tokenizer, config.prompting.chat = str(tmp_path), "bytes", False
-  refused(r"config.model.path=.* 9 token rows, the tokenizer \d+ ids", prepared.prepare, config, purpose="sft")
-
-
 def test_a_retriever_that_does_not_answer_is_told_before_weights_are_read(monkeypatch):
   monkeypatch.setattr(player_lib, "_sampler", mock.Mock(side_effect=AssertionError("read")))
   monkeypatch.setattr(retrieval, "load_index", mock.Mock(side_effect=ValueError("it is down")))
@@ -251,15 +233,21 @@ def test_a_retriever_that_does_not_answer_is_told_before_weights_are_read(monkey
   (256, 2.0, 128, True), (257, 2.0, 128, False),  # stretched by its user
   (128, 32.0, 8, True), (129, 32.0, 8, False),  # as Llama 3.2, whose number of positions is that after scaling
 ])  # fmt: skip
-def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
+def test_context_and_tokenizer_are_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   scaling = dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0)
-  values = LLAMA | dict(rope_scaling=factor and scaling | dict(original_max_position_embeddings=original))
+  values = dict(
+    model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
+    rope_scaling=factor and scaling | dict(original_max_position_embeddings=original),
+  )  # fmt: skip
   (tmp_path / "config.json").write_text(json.dumps(values))
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context
   says = f"config.rollout.context={context} is more than the {context - 1} positions"
   with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=says):
     checks.context(made := settings.of(config), prepared.shape(made))
+  config.prompting.update(tokenizer="bytes", chat=False)  # whose ids are more than nine
+  refused(r"config.model.path=.* 9 token rows, the tokenizer \d+ ids", prepared.prepare, config, purpose="sft")
 
 
 @pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
