@@ -65,6 +65,7 @@ def main():
     raise app.UsageError("give --episodes and --out, or --compare.")
   if OUT.value:
     folders.refuse_unwritable(OUT.value)
+  parts = [], []
   if COMPARE.value:
     if OUT.value:
       folders.refuse_others(OUT.value, folders.SCORES)
@@ -74,7 +75,7 @@ def main():
       raise ValueError(f"--compare={COMPARE.value}: its labels are of another term: give --term={term}.")
   else:
     pairs = drawn(config)
-    distil.split(pairs, HELD_OUT.value, seed=config.seed)  # refuses too many held-out pairs before the judge is paid
+    parts = distil.split(pairs, HELD_OUT.value, seed=config.seed)  # refuses too many before the judge is paid
   judges = judging.of_steps(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
     raise app.UsageError("config.judge.kind='none': choose the judge that labels the pairs, or is compared.")
@@ -88,14 +89,16 @@ def main():
       raters.write_verdicts(OUT.value, COMPARE.value, pairs, verdicts, judge.describe(), its.path, **of)
     generation.settle(verdicts.count(None), len(pairs), "pairs", again=again)
     return
-  labelled = distil.labelled(pairs, judged(judge, pairs))
-  for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):
+  verdict_of = dict(zip((pair.id for pair in pairs), judged(judge, pairs), strict=True))
+  for name, part in zip(("train", "held_out"), parts, strict=True):
     path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"
+    part = distil.labelled(part, [verdict_of[pair.id] for pair in part])
     writers.write_examples(path, part, turns=distil.transcripts(part))
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
   raters.write_labels(OUT.value, dict(judge.describe(), by="judge", term=TERM.value, max_pairs=MAX_PAIRS.value))
-  print(f"{len(pairs) - len(labelled)} pairs got no verdict")
-  generation.settle(len(pairs) - len(labelled), len(pairs), "pairs", again=again)
+  missing = list(verdict_of.values()).count(None)
+  print(f"{missing} pairs got no verdict")
+  generation.settle(missing, len(pairs), "pairs", again=again)
 
 
 def drawn(config) -> list:
