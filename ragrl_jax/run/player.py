@@ -133,8 +133,8 @@ def _sampler(prepared: Prepared) -> tuple[Sampler, team.Team | None]:
   config, devices = prepared.settings, prepared.mesh
   base = hub.folder(config.model.path, "config.model.path", part="config") if config.model.path else ""
   declared.say_sampling(str(base), vars(config.rollout))
+  automaton = stops.Stops(prepared.tokenizer, prepared.recipe.stops, rows=prepared.shape.vocab_size)
   decoder, shape = model(config, prepared.tokenizer, prepared.shape, devices)
-  automaton = stops.Stops(prepared.tokenizer, prepared.recipe.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = vars(config.rollout.mesh)
   engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.for_mesh(devices, **spread)
