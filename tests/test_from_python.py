@@ -5,6 +5,7 @@ import functools
 import html
 import pathlib
 import re
+from unittest import mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -126,6 +127,16 @@ def test_paths_may_begin_with_the_users_home_and_rows_are_none(monkeypatch):
   refused("workdir is empty: name a folder", ragrl_jax.train, workdir="")
 
 
+@pytest.mark.parametrize("given, says", [
+  (dict(reward="em", settings={"mesh.data": 1, "prompting.tokenizer": "bytes"}), "it must be a function reward"),
+  (dict(settings={"stepz": 3}), "no setting 'stepz'"), (dict(questions="/none.jsonl"), "/none.jsonl: there is no file"),
+])  # fmt: skip
+def test_mistakes_are_refused_before_documents_are_indexed(given, says, tmp_path, monkeypatch):
+  (tmp_path / "a.txt").write_text("It rains.")
+  monkeypatch.setattr(from_python.retrieval, "build_index", mock.Mock(side_effect=AssertionError("indexed")))
+  refused(says, ragrl_jax.train, "", tmp_path / "run", corpus=tmp_path / "a.txt", **given, error=(ValueError, OSError))
+
+
 def test_one_question_is_asked_and_a_config_is_found_by_its_name(monkeypatch):
   """Not each of its letters."""
   (served := ragrl_jax.Config("small:lear")).endpoint.model = "m"
@@ -161,13 +172,15 @@ def test_a_corpus_is_indexed_once_by_its_contents(tmp_path):
   said, corpus = [], tmp_path / "documents"
   corpus.mkdir()
   (corpus / "a.md").write_text("# Velmar\nIt has a port.")
-  made = from_python._index(corpus, tmp_path / "out", said.append)
+  place_of = lambda corpus, name: from_python._index(str(corpus), tmp_path / name)
+  indexed = lambda corpus, name="out": from_python._filled(place_of(corpus, name), str(corpus), said.append)
+  made = indexed(corpus)
   assert ragrl_jax.load_index(made).search(["port"], 1)[0][0].text
   corpus.rename(tmp_path / "documents_2")
-  assert from_python._index(tmp_path / "documents_2", tmp_path / "out", said.append) == made and len(said) == 1
-  assert from_python._index(made, tmp_path / "other", said.append) == made  # an index is used as it is
+  assert indexed(tmp_path / "documents_2") == made and len(said) == 1
+  assert indexed(made, "other") == made  # an index is used as it is
   (tmp_path / "documents_2" / "a.md").write_text("# Velmar\nIt has two ports.")
-  assert from_python._index(tmp_path / "documents_2", tmp_path / "out", said.append) != made
+  assert indexed(tmp_path / "documents_2") != made
 
 
 class Whole:

@@ -24,7 +24,7 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
-from ragrl_jax.run import checks, environment_tools, prepared, questions
+from ragrl_jax.run import checks, environment_tools, prepared, progress, questions
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import changes
 
@@ -123,7 +123,7 @@ def test_settings_that_change_what_another_one_means_are_said(caplog):
   assert "config.optimizer.kind='muon' with adapters" in caplog.text
 
 
-def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
+def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
@@ -131,6 +131,10 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
   refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))
+  for metric, said in (("reward", False), ("evaluation/emm", True)):
+    progress.say_unmeasured(metric, [{"step": 0, "evaluation/em": 0.1}, {"step": 1, "reward": 0.0}])
+    assert ("'evaluation/emm', which no step has had so far" in caplog.text) is said
+  assert "did you mean evaluation/em?" in caplog.text
 
 
 def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):
@@ -159,6 +163,9 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (judge, "config.judge.path is empty", playing), (judge | {"judge.prompt": "none"}, "config.judge.prompt", playing),
     (judge | {"judge.path": "owner/name"}, f"config.judge.path{hub_name}", playing),
     (care | {"model.path": "owner/name"}, f"config.model.path{hub_name}", learning),
+    *((care | {name: "no/such/one"}, f"config.{name}='no/such/one': there is no such folder, and it is no name", runs)
+      for name, runs in (("model.lora.path", learning), ("loss.teacher.path", learning),
+                         ("retrieval.query_encoder", playing))),
     (care | {"model.path": f"{tmp_path}/run/model"}, "config.model.path=.*would be lost.*--workdir", learning),
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
     ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
@@ -223,12 +230,19 @@ def test_another_tokenizer_than_the_models_is_said(tmp_path, caplog):
   assert "its own tokenizer cannot be read (" in caplog.text
 
 
+def test_a_retriever_that_does_not_answer_is_told_before_weights_are_read(monkeypatch):
+  monkeypatch.setattr(player_lib, "_sampler", mock.Mock(side_effect=AssertionError("read")))
+  monkeypatch.setattr(retrieval, "load_index", mock.Mock(side_effect=ValueError("it is down")))
+  config = settings.Settings(retrieval=settings.Retrieval(index="http://a:1"))
+  refused("it is down", player_lib.build, mock.Mock(settings=config, recipe=recipes.get("search_r1"), mesh=None))
+
+
 @pytest.mark.parametrize("context, factor, original, fits", [
   (128, None, None, True), (129, None, None, False),
   (256, 2.0, 128, True), (257, 2.0, 128, False),  # stretched by its user
   (128, 32.0, 8, True), (129, 32.0, 8, False),  # as Llama 3.2, whose number of positions is that after scaling
 ])  # fmt: skip
-def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
+def test_context_and_tokenizer_are_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   scaling = dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0)
   values = dict(
     model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
@@ -241,6 +255,8 @@ def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context
   says = f"config.rollout.context={context} is more than the {context - 1} positions"
   with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=says):
     checks.context(made := settings.of(config), prepared.shape(made))
+  config.prompting.update(tokenizer="bytes", chat=False)  # whose ids are more than nine
+  refused(r"config.model.path=.* 9 token rows, the tokenizer \d+ ids", prepared.prepare, config, purpose="sft")
 
 
 @pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
@@ -317,9 +333,9 @@ def test_questions_that_cannot_be_rewarded():
   ({}, "score() returned no term"),
 ])  # fmt: skip
 def test_a_reward_without_its_terms_is_refused_before_the_run(terms, says):
-  of = dict(score=lambda example, episode: terms, weights=lambda step: {"quote": 1})
-  own = dataclasses.replace(recipes.get("arena"), **of)
-  refused(re.escape(says), questions.check_reward, own, SHOWN[0], "data.jsonl")
+  for paid in (lambda step: {"quote": 1}, lambda step: {"quote": float(step > 100)}):  # a later stage's term, too
+    own = dataclasses.replace(recipes.get("arena"), score=lambda example, episode: terms, weights=paid)
+    refused(re.escape(says), questions.check_reward, own, SHOWN[0], "data.jsonl")
 
 
 def test_a_reward_that_fails_at_an_empty_reply_is_named_by_file_and_line(caplog):
@@ -344,6 +360,8 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path):
     refused(r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256", run)
   config.rollout.context = 2048
   assert len(questions.training(config, recipe, tokenizer)[0]) == 3
+  config.data.train, config.data.hard = "none.jsonl", "hard.jsonl"  # neither is read
+  refused("the recipe search_r1 has no curriculum", questions.training, config, recipe, tokenizer)
 
 
 def test_an_evaluation_uses_the_runs_own_settings(tmp_path):

@@ -25,7 +25,7 @@ from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.protocol import http_limits
-from ragrl_jax.run import checks, questions
+from ragrl_jax.run import checks, prepared, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
 
@@ -66,13 +66,16 @@ def main(words):
     pairs.append((other, AGAINST.value))
   configs = [(settings.of(config), checkpoint) for config, checkpoint in pairs]
   example = _example(configs[0][0], words)
+  examples = _examples(configs[0][0]) if PAGE.value else []
+  for config, _ in configs if example is not None else ():
+    ask_checkpoint.check_passages(prepared.recipe(config), example, has_index=bool(config.retrieval.index))
   askers = []
   try:
     for config, checkpoint in configs:
       sampler = checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
       askers.append(ask_checkpoint.Asker(sampler, checkpoint))
     if listener is not None:
-      _page(askers, _examples(configs[0][0]), listener)
+      _page(askers, examples, listener)
     failed = listener is None and _session(askers, example)
   finally:
     for asker in askers:

@@ -47,8 +47,9 @@ def main():
     raise app.UsageError("give --index=FOLDER, or --corpus=FILE and optionally the --index of a remote retriever.")
   if OUT.value:
     folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)
-  index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
+  trained = digests.also_in(examples, readers.read_examples(",".join(TRAIN.value))) if TRAIN.value else []
+  index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   if is_stored and not CORPUS.value:
     holdings = corpus_audit.of_folder(examples, folder, WORKERS.value)
   else:
@@ -58,7 +59,6 @@ def main():
   rankings = None if index is None else commands.searched(index, questions, TOP_K.value)
   summary, rows = corpus_audit.audited(examples, holdings, rankings, k=TOP_K.value)
   description: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
-  trained = digests.also_in(examples, readers.read_examples(",".join(TRAIN.value))) if TRAIN.value else []
   summary |= dict(trained_on=len(trained)) if TRAIN.value else {}
   summary = dict(data=DATA.value, retrieval=description, **summary)
   if OUT.value:

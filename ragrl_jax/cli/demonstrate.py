@@ -32,6 +32,7 @@ def main():
   """Runs `ragrl demonstrate`."""
   config = settings.of(CONFIG.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
+  readers.check(DATA.value, "--data")  # before an index is loaded
   maker = demonstrations.Maker(config)
   examples = list(readers.read_examples(DATA.value, max_examples=config.data.max_examples))
   with tqdm(total=EXAMPLES.value or len(examples), unit="transcript") as bar:

@@ -20,7 +20,7 @@ from ragrl_jax.evaluation import answer_files
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.report import metric_tables
 from ragrl_jax.run import checks
-from ragrl_jax.store import compile_cache, folders
+from ragrl_jax.store import compile_cache
 
 FROM_CHECKPOINT = "run"
 CONFIG = commands.config_flag(required=False)
@@ -43,7 +43,7 @@ def main():
   """Runs `ragrl evaluate`."""
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
-  folders.refuse_others(OUT.value, folders.EVALUATION)  # before a model is loaded
+  answer_files.folders(pathlib.Path(OUT.value), SEEDS.value)  # before a model is looked for
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value

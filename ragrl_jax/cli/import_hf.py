@@ -76,9 +76,10 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
   if arguments.adapters:
     if source.resolve() == out.resolve():
       raise ValueError(f"{out} is also the source folder: write to another one (--out).")
-    model, config = weights.load_pretrained(source)
     adapters = hub.folder(arguments.adapters, "--adapters")
+    lora.check(adapters, weights.config_of(source))
     declared.say_other_template(adapters, source)
+    model, config = weights.load_pretrained(source)
     lora.load_adapters(model, adapters, base=source)
     weights.save_pretrained(model, config, out, **options)
   else:

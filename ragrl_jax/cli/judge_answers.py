@@ -17,6 +17,7 @@ from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import answer_files, answer_verdicts, harness
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.store import compile_cache, jsonl
+from ragrl_jax.store import folders as folders_lib
 
 CONFIG = commands.config_flag()
 RESULTS = flags.DEFINE_multi_string(
@@ -30,6 +31,8 @@ def main():
   folders = [part for name in named for part in answer_files.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
+  for folder in folders:
+    folders_lib.refuse_unwritable(folder, "--results")
   rows_of = {folder: answer_files.rows(folder) for folder in folders}
   config = settings.of(CONFIG.value)
   kind, prompt = config.judge.kind, config.judge.prompt

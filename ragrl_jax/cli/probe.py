@@ -37,7 +37,7 @@ def main():
   """Runs `ragrl probe`."""
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
-  folders.refuse_others(OUT.value)
+  folders.refuse_others(OUT.value)  # before a model is looked for
   if CHECKPOINT.value is not None:
     evaluate.locate(CHECKPOINT.value)
     checks.devices()

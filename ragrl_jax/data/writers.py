@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
-from ragrl_jax.store import jsonl, row_files
+from ragrl_jax.store import folders, jsonl, row_files
 from ragrl_jax.store.episodes import GOLDS
 from ragrl_jax.structs import Example, Passage
 
@@ -41,7 +41,8 @@ def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> Non
 def refuse_inputs(
   outs: Iterable[str | pathlib.Path], inputs: Iterable[str | pathlib.Path], *, flag: str = "--out"
 ) -> None:
-  """Refuses to write a file that is also read, or that is named twice; a folder; or JSON lines as .csv or .parquet.
+  """Refuses to write a file that is also read, or is named twice; that is a folder, or in one that cannot be written
+  to; or JSON lines as .csv or .parquet.
 
   Args:
     outs: the files to write.
@@ -49,13 +50,15 @@ def refuse_inputs(
     flag: the flag that names the files to write.
 
   Raises:
-    ValueError: writing would overwrite one of these files, or no reader would take the result.
+    ValueError: writing would overwrite one of these files or fail, or no reader would take the result.
   """
   taken = dict.fromkeys((pathlib.Path(path).resolve() for path in inputs), "is read, too")
   for out in outs:
     place = pathlib.Path(out).resolve()
     if place.is_dir():
       raise ValueError(f"{flag}={out}: this is a folder: name a file in it.")
+    if not jsonl.is_stream(pathlib.Path(out)):
+      folders.refuse_unwritable(pathlib.Path(out).parent, flag)
     if flag == "--out" and row_files.kind(place).startswith((".csv", ".tsv", ".parquet", ".arrow")):
       raise ValueError(f"{flag}={out}: JSON lines are written, which are not read under this name: name it *.jsonl.")
     if place in taken:

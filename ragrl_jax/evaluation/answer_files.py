@@ -22,6 +22,7 @@ from ragrl_jax.retrieval import api
 from ragrl_jax.run import rewards
 from ragrl_jax.settings import fields
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import folders as folders_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
@@ -256,7 +257,7 @@ def folders(out: pathlib.Path, seeds: int) -> list[pathlib.Path]:
   """`out` itself for one seed; for several `out`/seed_0, `out`/seed_1 and so on.
 
   Raises:
-    ValueError: fewer than one seed; or `out` holds an evaluation of the other kind.
+    ValueError: fewer than one seed; or `out` holds an evaluation of the other kind, or something else than one.
   """
   if seeds < 1:
     raise ValueError(f"--seeds={seeds}: it must be at least 1.")
@@ -264,7 +265,10 @@ def folders(out: pathlib.Path, seeds: int) -> list[pathlib.Path]:
     raise ValueError(f"{out} holds an evaluation with several seeds: give --seeds, or choose another --out.")
   if seeds > 1 and (out / PREDICTIONS).exists():
     raise ValueError(f"{out} holds an evaluation with one seed: choose another --out for --seeds={seeds}.")
-  return [out] if seeds == 1 else [out / f"seed_{seed}" for seed in range(seeds)]
+  result = [out] if seeds == 1 else [out / f"seed_{seed}" for seed in range(seeds)]
+  for folder in (out, *result):
+    folders_lib.refuse_others(folder, folders_lib.EVALUATION)
+  return result
 
 
 def parts(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -27,7 +27,6 @@ from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import folders as folders_lib
 from ragrl_jax.store import jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
@@ -221,9 +220,7 @@ def evaluate(
       evaluation; or another process writes there.
     TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
-  folders = answer_files.folders(out, seeds)
-  for folder in (out, *folders):  # before the lock's file is written there
-    folders_lib.refuse_others(folder, folders_lib.EVALUATION)
+  folders = answer_files.folders(out, seeds)  # before the lock's file is written there
   # A seed's answers do not depend on the number of seeds.
   settings = dict(settings, contents=digests.by_field(examples))
   ownership = [settings | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]

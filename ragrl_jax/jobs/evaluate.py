@@ -68,6 +68,7 @@ def evaluate(
   """
   if type(seeds) is not int or seeds < 1:
     raise ValueError(f"seeds={seeds!r}: it must be a whole number of at least 1.")
+  answer_files.folders(pathlib.Path(out), seeds)  # refuses other results before a model is loaded
   sample = sample or seeds > 1
   config, player, examples, answers = opened(config, checkpoint, data, out)
   out = pathlib.Path(out)
@@ -126,20 +127,19 @@ def opened(
   questions.check_passages(config, recipe, examples, str(data))
   questions.say_trained_on(config, examples, f"--data={data}", hub=False)
 
-  # ---- the rooms are built, with weights or a server's address -------------------------------------------------------
+  def fitting(reader: player_lib.Answerer | prepared_lib.Prepared) -> Sequence[structs.Example]:
+    result = questions.fitting(config, reader, examples)
+    questions.check_room(config, reader.tokenizer, reader.recipe, result, str(data))
+    return result
+
+  # ---- the rooms are built, with a server's address or with weights --------------------------------------------------
   if prepared is None:
-    player = endpoint_player.build(config, recipe, pathlib.Path(out) / "answers.sqlite")
-  else:
-    player = player_lib.build(prepared)
-  examples = questions.fitting(config, player, examples)
-  questions.check_room(config, player.tokenizer, player.recipe, examples, str(data))
-  if isinstance(player, player_lib.Player):
-    assert source is not None
-    load(player, source)
-    answers = dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
-  else:
-    answers = dict(model=config.endpoint.model, endpoint=dict(player.described))
-  return config, player, examples, answers
+    asked = endpoint_player.build(config, recipe, pathlib.Path(out) / "answers.sqlite")
+    return config, asked, fitting(asked), dict(model=config.endpoint.model, endpoint=dict(asked.described))
+  assert source is not None
+  examples, player = fitting(prepared), player_lib.build(prepared)
+  load(player, source)
+  return config, player, examples, dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
 
 
 # (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.

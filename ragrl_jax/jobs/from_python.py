@@ -73,13 +73,14 @@ def train(
   model, questions, held_out, corpus = _paths(model=model, questions=questions, held_out=held_out, corpus=corpus)
   if isinstance(config, str):
     refuse_tuned(config)
-  index = _index(corpus, workdir.parent, say) if corpus else ""
+  index = _index(corpus, workdir.parent) if corpus else ""
   if not config:
     config = _default("" if index or (settings or {}).get("retrieval.index") else ",r1")
   values = {"model.path": model, "data.train": questions, "data.evaluate": held_out, "retrieval.index": index}
   prepared = prepared_lib.prepare(_set(config, values | {"steps": steps}, settings), workdir)
   if reward is not None:
     prepared = prepared_lib.with_reward(prepared, reward)
+  _filled(index, corpus, say)  # after the checks of all else: it may take hours
   return trained(prepared, workdir, on_step=on_step, say=say, **options)
 
 
@@ -307,11 +308,19 @@ def _set(config, values: Mapping[str, Any], more: Mapping[str, Any] | None) -> c
   return result
 
 
-def _index(corpus: str | os.PathLike, run_folder: pathlib.Path, say: Callable[[str], None]) -> str:
-  """The index of the documents in this folder, named by their contents; made if it is not there."""
-  if retrieval.is_served(str(corpus)) or (pathlib.Path(corpus) / "index.json").is_file():
-    return os.fspath(corpus)
+def _index(corpus: str, run_folder: pathlib.Path) -> str:
+  """The corpus, if it is an index; else the folder of its index in this one, named by its contents."""
+  if retrieval.is_served(corpus) or (pathlib.Path(corpus) / "index.json").is_file():
+    return corpus
   out = run_folder / f"index_{corpus_lib.identity(corpus)['sha256'][:12]}"
-  if not (out / "index.json").is_file():
-    say(f"{corpus} is indexed in {out}")
-  return str(retrieval.build_index(corpus, "bm25", out))
+  out.mkdir(parents=True, exist_ok=True)
+  return str(out)
+
+
+def _filled(index: str, corpus: str, say: Callable[[str], None]) -> str:
+  """The index, in which documents are indexed unless they are; a corpus that is the index itself is left as it is."""
+  if index != corpus:
+    if not (pathlib.Path(index) / "index.json").is_file():
+      say(f"{corpus} is indexed in {index}")
+    retrieval.build_index(corpus, "bm25", index)
+  return index

@@ -9,6 +9,7 @@ from ragrl_jax.evaluation.answer_files import write_json
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import prepared
+from ragrl_jax.store import folders
 
 
 def probe(
@@ -33,6 +34,7 @@ def probe(
     ValueError: the system never searches, or as in `jobs.evaluate.evaluate`.
     harness.TooManyFailures: a tool is down.
   """
+  folders.refuse_others(out)
   config = evaluate.settled(config, checkpoint)
   recipe = prepared.recipe(config)
   if not recipe.searches or not config.retrieval.index:

@@ -88,6 +88,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
   sharing = settings_lib.sharing(config, prepared.shape, mesh)
+  teaching.check_tokens(config, tokenizer)
   digests = contents.of_folders(config) if hosts.is_first() else {}
   digests["recipe.program"] = contents.of_recipe(config.recipe)
   if draws is None:
@@ -106,7 +107,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   run.compare(digests)
   pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths, sharing=sharing) for part in parts]
   model, shape = player_lib.model(config, tokenizer, prepared.shape, mesh)
-  teacher = teaching.load(config, tokenizer, model)
+  teacher = teaching.load(config, model)
   learner = learner_lib.Learner(model, objective, optimizer, mesh=mesh, teacher=teacher)
 
   # ---- 3. the train state is restored --------------------------------------------------------------------------------

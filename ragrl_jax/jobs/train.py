@@ -7,7 +7,7 @@
 A run is resumed in this order, and a new run begins in it too:
 
   1. Settings are checked, prepared and compared with the run's own; the folder is locked.
-  2. The rooms are built: questions, then weights, index and engine, then the learner.
+  2. The rooms are built: questions, then index and judges, weights and engine, then the learner.
   3. The train state is restored from the newest undamaged checkpoint, and the logs are cut to its step.
   4. The group sampler restores its cursor, and the groups that were sampled but not trained on.
 """
@@ -157,6 +157,8 @@ def _step(
   player, learner, failed = rooms.player, rooms.learner, None
   if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
+    if step == 2 and player.recipe.waits_for and hosts.is_first():
+      progress.say_unmeasured(player.recipe.waits_for, metrics_lib.read_metrics(run.workdir))
     player.recipe = player.recipe.next_recipe(past.rows(player.recipe.waits_for))
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):

@@ -25,17 +25,21 @@ DEADLINE_S = 600.0  # a batch may have to wait while the accelerator compiles, d
 PROBE = "Doc 1(Title: Łódź) In 1906, it's a town.", "So Łódź was a town."  # its row shows tokenizer and chat template
 
 
+def check_sizes(batch: int, max_tokens: int) -> None:
+  """Raises a ValueError if the sizes of `Rows` are out of range."""
+  if batch < 1 or not 1 <= max_tokens <= LENGTHS[-1]:
+    raise ValueError(
+      f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to {LENGTHS[-1]} (config.judge)."
+    )
+
+
 class Rows:
   """Scores rows of different lengths in batches of fixed size.
 
   Args:
     score: (model, tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1.
-    batch: rows per batch, B; a smaller batch is padded.
-    max_tokens: longest row, in tokens.
+    batch, max_tokens: rows per batch, B (a smaller batch is padded), and longest row in tokens; see `check_sizes`.
     dispatch: runs the work; by default the calling thread does.
-
-  Raises:
-    ValueError: sizes out of range.
   """
 
   def __init__(
@@ -47,11 +51,6 @@ class Rows:
     max_tokens: int,
     dispatch: Callable[..., Any] | None = None,
   ):
-    if batch < 1 or not 1 <= max_tokens <= LENGTHS[-1]:
-      raise ValueError(
-        f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to "
-        f"{LENGTHS[-1]} (config.judge)."
-      )
     graphdef, params = nnx.split(model)
     run = jax.jit(lambda params, tokens, mask: score(nnx.merge(graphdef, params), tokens, mask))
     self._compute = lambda tokens, mask: np.asarray(run(params, tokens, mask))
@@ -119,6 +118,7 @@ class NLI(Local):
   ):
     if not path:
       raise ValueError("config.judge.path is empty: name the T5 that judges entailment.")
+    check_sizes(batch, max_tokens)
     folder = hub.folder(path, "config.judge.path")
     pieces = folder / "spiece.model"
     self._tokenizer = tokenizer_lib.load_tokenizer(pieces if pieces.is_file() else folder)
@@ -182,6 +182,7 @@ class RewardModel(Local):
   ):
     if not path:
       raise ValueError("config.judge.path is empty: name the decoder that judges.")
+    check_sizes(batch, max_tokens)
     path = hub.folder(path, "config.judge.path")
     folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
     self._tokenizer = _tokenizer_of(folder)

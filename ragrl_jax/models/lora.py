@@ -291,6 +291,15 @@ def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.Pat
   attach(model, mapping.load(files, named, tree, shardings, families.rows(model.config)), alpha)
 
 
+def check(path: str | os.PathLike, config: DecoderConfig) -> None:
+  """Refuses a folder whose adapter_config.json does not fit a model of this shape. No tensors are read.
+
+  Raises:
+    ValueError: see `load_adapters`.
+  """
+  _described(path, nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+
+
 def refuse_other_base(adapters: str | os.PathLike, recorded: str, base: str | os.PathLike, found: str = "") -> None:
   """Refuses adapters on another base than the one that they were trained on.
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ragrl_jax import structs
 from ragrl_jax.settings import fields
 
-_AT_LAST = 10**9  # a step that no run reaches
+AT_LAST = 10**9  # a step that no run reaches
 
 
 class Prompt(Protocol):
@@ -172,9 +172,9 @@ class Recipe:
     The share of easy questions is included as "easy_share" if the run has hard ones (`mixed`). The result is empty if
     the stages depend on metrics (`next_recipe`), because their steps are not known in advance.
     """
-    end, last = dict(self.weights(steps)), dict(self.weights(_AT_LAST))
+    end, last = dict(self.weights(steps)), dict(self.weights(AT_LAST))
     if mixed and self.mixture is not None:
-      end["easy_share"], last["easy_share"] = self.mixture(steps, steps), self.mixture(_AT_LAST, steps)
+      end["easy_share"], last["easy_share"] = self.mixture(steps, steps), self.mixture(AT_LAST, steps)
     return {} if self.next_recipe else {name: (end[name], last[name]) for name in last if end[name] != last[name]}
 
 

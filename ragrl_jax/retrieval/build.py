@@ -21,7 +21,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index, load_index, vectors
@@ -99,8 +99,18 @@ def build_index(
     request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(contents.encode()).hexdigest())
   out.mkdir(parents=True, exist_ok=True)
   with _alone(out):
-    if _finished(out, request, encoder, overwrite=overwrite):
+    stale = _stale(out, request, encoder, overwrite=overwrite)
+    if stale is None:
       return out
+    kind, model = described["kind"], None
+    if kind != "bm25":  # before an older index is removed and a corpus is read: a typo must cost neither
+      model = encoders.fit(encoder, described, None, out)
+      faiss_index.set_options(faiss_index.make(factory, model.dim), options)
+    for place in (out / name for name in stale):
+      if place.is_dir():
+        shutil.rmtree(place, ignore_errors=True)
+      else:
+        place.unlink(missing_ok=True)
     write_json(out / REQUEST, request)
     rows = _part(passage_source, shard)
     path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
@@ -109,11 +119,11 @@ def build_index(
     if rows is None:  # all passages are stored, so they need not be read and cut again
       passage_source = passages
     card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
-    if described["kind"] == "bm25":
+    if model is None:
       card["bm25"] = bm25.build(passage_source, out / "bm25", rows=rows, progress=progress, **described["options"])
     else:
-      model = encoders.fit(encoder, described, passage_source, out)
-      faiss_index.set_options(faiss_index.make(factory, model.dim), options)  # a typo fails before hours of encoding
+      if kind == "hashing":
+        model = encoders.fit(encoder, described, passage_source, out)
       max_norm = dense.encode_corpus(
         passages, model, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
       )
@@ -124,7 +134,7 @@ def build_index(
         )
       card.update(encoder=dict(described, settings=dict(model.settings)), dim=model.dim, max_norm=max_norm)
       card["made"] = made_of(card)
-    if described["kind"] == "model":
+    if kind == "model":
       stored_paths.note(out)
     write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
     return out
@@ -229,24 +239,24 @@ def _stored(
     raise
 
 
-def _finished(
+def _stale(
   out: pathlib.Path, request: dict[str, Any], encoder: str | os.PathLike | Encoder, *, overwrite: bool
-) -> bool:
-  """Whether `out` holds the finished index of this request. Files of another request are removed.
+) -> Sequence[str] | None:
+  """The files of another request in `out`, which go before the build; None if it holds the finished index of this one.
 
   If only the FAISS settings differ, the vectors are kept. An unfinished folder needs no `overwrite` if only its FAISS
-  settings differ, or if its passages are not stored yet. With `overwrite`, a finished index that cannot be loaded is
-  removed.
+  settings differ, or if its passages are not stored yet. With `overwrite`, a finished index that cannot be loaded goes,
+  too.
   """
   if not out.exists() or not any(out.iterdir()):
-    return False
+    return ()
   if not (out / REQUEST).is_file():
     raise ValueError(f"{out}: the folder has files that `ragrl index` did not write: choose another folder.")
   before, finished = json.loads((out / REQUEST).read_text(encoding="utf-8")), (out / INDEX).is_file()
   wanted = json.loads(json.dumps(request))
   differs = {name for name in wanted.keys() | before.keys() if before.get(name) != wanted.get(name)}
   if not differs and not (overwrite and finished and _is_damaged(out, encoder)):
-    return finished
+    return None if finished else ()
   same_vectors = bool(differs) and differs <= {"factory", "options", "oversample"}
   free = not finished and (same_vectors or not (out / "corpus" / CARD).is_file())
   if not overwrite and not free:
@@ -254,13 +264,8 @@ def _finished(
       f"{out}: it has an index of another request (other {', '.join(sorted(differs))}): choose another "
       "folder, or build with overwrite=True (--overwrite)."
     )
-  of_vectors = () if same_vectors else (encoders.FITTED, vectors.FILE, vectors.SCALES, dense.PROGRESS)
-  for name in (INDEX, "index.faiss", *of_vectors):
-    (out / name).unlink(missing_ok=True)
-  if not same_vectors:
-    shutil.rmtree(out / "corpus", ignore_errors=True)
-    shutil.rmtree(out / "bm25", ignore_errors=True)
-  return False
+  of_vectors = (encoders.FITTED, vectors.FILE, vectors.SCALES, dense.PROGRESS, "corpus", "bm25")
+  return (INDEX, "index.faiss", *(() if same_vectors else of_vectors))
 
 
 def _is_damaged(out: pathlib.Path, encoder: str | os.PathLike | Encoder) -> bool:

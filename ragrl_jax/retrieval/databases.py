@@ -204,12 +204,12 @@ def fill(
   if address.local:
     pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
   database = _connect(address, key, 60.0)
+  # Before the corpus is read, which may take hours.
+  model = None if described["kind"] == "bm25" else encoders.fit(encoder, described, None, pathlib.Path())
   with tempfile.TemporaryDirectory() as folder, _failing(database.shown):
     corpus_rows = corpus.store(build.Whole(passages, chunks), folder, progress=progress)
     card: dict[str, Any] = dict(encoder=described, corpus=dict(rows=len(corpus_rows), checksum=corpus_rows.checksum))
-    model = None
-    if described["kind"] != "bm25":
-      model = encoders.fit(encoder, described, corpus_rows, pathlib.Path(folder))
+    if model is not None:
       card |= dict(encoder=dict(described, settings=dict(model.settings)), dim=model.dim)
     total = len(corpus_rows)
     if database.exists():

@@ -92,13 +92,18 @@ def _check(kind: str, options: Mapping[str, Any], made_by: Callable[..., Any], f
 
 
 def fit(
-  encoder: str | os.PathLike | Encoder, settings: Mapping[str, Any], corpus: Iterable[Passage], out: pathlib.Path
+  encoder: str | os.PathLike | Encoder, settings: Mapping[str, Any], corpus: Iterable[Passage] | None, out: pathlib.Path
 ) -> Encoder:
-  """The encoder for this corpus. "hashing" counts the corpus's words and stores them in the index's folder."""
+  """The encoder for this corpus. "hashing" counts the corpus's words and stores them in the index's folder.
+
+  Without a corpus, "hashing" has its dimension alone.
+  """
   if settings["kind"] == "given":
     return encoder
   if settings["kind"] == "model":
     return load_model(settings["path"], spread=True, **settings["options"])
+  if corpus is None:
+    return HashingEncoder({}, rows=0, mean_length=0.0, **settings["options"])
   if not (out / FITTED).is_file():
     HashingEncoder.fit(corpus, **settings["options"]).save(out / FITTED)
   return HashingEncoder.load(out / FITTED)

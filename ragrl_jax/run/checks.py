@@ -5,6 +5,7 @@ Each raises a ValueError that says which setting does not fit, and what to chang
 
 import logging
 import pathlib
+from typing import Any
 
 import jax
 
@@ -14,7 +15,7 @@ from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import lora
+from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
@@ -122,11 +123,13 @@ def tools(config: Settings, recipe: Recipe) -> None:
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
       "an encoder, a folder or a name on the hub, or compare their characters (config.switches.similarity='ngrams')."
     )
+  if config.retrieval.query_encoder:
+    hub.folder(config.retrieval.query_encoder, "config.retrieval.query_encoder", part="config")
   environment_tools.check_judges(config, recipe.judged)
 
 
 def learner(config: Settings, purpose: str) -> None:
-  """Trackers, objective and optimiser of a run, the dtype of its weights, and its files of questions ("rl")."""
+  """Trackers, objective and optimiser of a run, the dtype of its weights, teacher, and files of questions ("rl")."""
   trackers.check(trackers.chosen(config.log))
   tuning = purpose == "sft"
   learner_settings.from_config(config, objective="sft" if tuning else "policy")
@@ -143,6 +146,8 @@ def learner(config: Settings, purpose: str) -> None:
       "because changes as small as a learning rate are lost in this dtype. Set it to 'float32' (config.model.dtype is "
       "that of the matmuls), or train adapters (config.model.lora.rank)."
     )
+  if config.loss.teacher.local:
+    weights.config_of(hub.folder(config.loss.teacher.path, "config.loss.teacher.path", part="config"))
   guard(config, purpose)
   for name in ("train", "hard", "evaluate"):
     if purpose == "rl" and (path := getattr(config.data, name)):
@@ -191,10 +196,21 @@ def written(config: Settings, folder: pathlib.Path, flag: str) -> None:
       )
 
 
+def rows(config: Settings, shape: DecoderConfig, tokenizer: Any) -> None:
+  """The model of config.model.path has a row for each of the tokenizer's ids."""
+  if shape.vocab_size < tokenizer.vocab_size:
+    raise ValueError(
+      f"config.model.path={config.model.path}: the model has {shape.vocab_size} token rows, the tokenizer "
+      f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer)."
+    )
+
+
 def adapters(config: Settings, shape: DecoderConfig) -> None:
-  """config.model.lora names matrices that the model has."""
+  """config.model.lora names matrices that the model has, or a folder of adapters for such a model."""
   if config.model.lora.rank:
     lora.select_matrices(config.model.lora.layers, lora.matrices(shape))
+  elif config.model.lora.path:
+    lora.check(hub.folder(config.model.lora.path, "config.model.lora.path", part="config"), shape)
 
 
 def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None, *, training: bool) -> None:

@@ -28,7 +28,7 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
   has an entry of its own.
   """
   paths = {name: fields.at(config, name) for name in ("model.path", "model.lora.path", "prompting.tokenizer")}
-  if not config.loss.teacher.itself and not config.loss.teacher.remote:
+  if config.loss.teacher.local:
     paths["loss.teacher.path"] = config.loss.teacher.path
   if terms is not None:
     paths["retrieval.query_encoder"] = config.retrieval.query_encoder

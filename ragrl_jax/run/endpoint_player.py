@@ -63,7 +63,6 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
   endpoint, rollout, queue = config.endpoint, config.rollout, dispatch.Dispatch()
   base = prepared.tokenizer(config, recipe)
   tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
-  retriever, judges, tools = environment_tools.tools(config, recipe, queue)
   client, cache = _client(endpoint), endpoint.cache or keep
   server = endpoint_client.Server(
     client_lib.CachedClient(client, cache, sampling=dict(endpoint.more), setting="config.endpoint.cache"),
@@ -74,6 +73,7 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
     logprobs=endpoint.logprobs,
     concurrency=endpoint.concurrency,
   )
+  retriever, judges, tools = environment_tools.tools(config, recipe, queue)
   runner = endpoint_rollout.EndpointRollout(
     server,
     tokenizer,

@@ -102,9 +102,10 @@ def build(prepared: Prepared, *, seed: int | None = None, judged: Sequence[str] 
   """
   config, recipe, queue = prepared.settings, prepared.recipe, dispatch.Dispatch()
   environment_tools.check_judges(config, (*recipe.judged, *judged))
-  parts, members = _sampler(prepared)
-  local_mesh = None if parts.mesh is None else parts.mesh.local_mesh  # judges do not wait for other hosts
+  # First, as a server that is down, or a moved encoder, is a more frequent mistake than weights that cannot be read.
+  local_mesh = None if prepared.mesh is None else prepared.mesh.local_mesh  # judges do not wait for other hosts
   retriever, judges, episode_tools = environment_tools.tools(config, recipe, queue, local_mesh, judged=judged)
+  parts, members = _sampler(prepared)
   rollout = collect.Rollout(
     parts.engine,
     recipe.play,
@@ -132,8 +133,8 @@ def _sampler(prepared: Prepared) -> tuple[Sampler, team.Team | None]:
   config, devices = prepared.settings, prepared.mesh
   base = hub.folder(config.model.path, "config.model.path", part="config") if config.model.path else ""
   declared.say_sampling(str(base), vars(config.rollout))
+  automaton = stops.Stops(prepared.tokenizer, prepared.recipe.stops, rows=prepared.shape.vocab_size)
   decoder, shape = model(config, prepared.tokenizer, prepared.shape, devices)
-  automaton = stops.Stops(prepared.tokenizer, prepared.recipe.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = vars(config.rollout.mesh)
   engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.for_mesh(devices, **spread)
@@ -155,7 +156,7 @@ def model(
   config: Settings, tokenizer: Any, shape: DecoderConfig, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[Decoder, DecoderConfig]:
   """The decoder of config.model.path, or a new one of this shape, on the mesh, with its adapters; and its shape."""
-  decoder, shape = _base(config, tokenizer, shape, mesh)
+  decoder, shape = _base(config, shape, mesh)
   decoder.tokenless = tokenless(tokenizer, shape.vocab_size)
   adapters = config.model.lora
   if adapters.path:
@@ -171,23 +172,17 @@ def model(
   return decoder, shape
 
 
-def _base(config: Settings, tokenizer, shape, mesh) -> tuple[Decoder, DecoderConfig]:
+def _base(config: Settings, shape, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
-    decoder, shape = weights.load_pretrained(
+    return weights.load_pretrained(
       hub.folder(settings.path, "config.model.path"),
       dtype=param_dtype,
       compute_dtype=dtype,
       remat=settings.remat,
       mesh=mesh,
     )
-    if shape.vocab_size < tokenizer.vocab_size:
-      raise ValueError(
-        f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
-        f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer)."
-      )
-    return decoder, shape
   decoder = Decoder(
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
   )

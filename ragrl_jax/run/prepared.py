@@ -87,7 +87,9 @@ def prepare(
   if purpose != "sft":
     checks.engine(settings, decoder, devices)
   encoding = tokenizer(settings, method)
-  if not settings.model.path:
+  if settings.model.path:
+    checks.rows(settings, decoder, encoding)
+  else:
     decoder = shape(settings, encoding.vocab_size)
   return Prepared(settings, method, encoding, decoder, devices)
 

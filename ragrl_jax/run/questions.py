@@ -11,7 +11,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.data import digests, readers, stream
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.recipes.recipe import AT_LAST, Recipe
 from ragrl_jax.run.player import Answerer
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.settings import Settings
@@ -28,14 +28,14 @@ def training(config: Settings, recipe: Recipe, tokenizer) -> tuple[list[structs.
     ValueError: config.data.hard is set and the recipe has no curriculum; or the recipe cannot use the questions.
   """
   data, mixture = config.data, recipe.mixture
-  easy = _fitting(config, recipe, tokenizer, "config.data.train", data.train)
-  if not data.hard:
-    return easy, stream.Stream(len(easy), seed=config.seed)
-  if mixture is None:
+  if data.hard and mixture is None:
     raise ValueError(
       f"config.data.hard={data.hard!r}, but the recipe {recipe.name} has no curriculum that "
       "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them."
     )
+  easy = _fitting(config, recipe, tokenizer, "config.data.train", data.train)
+  if not data.hard:
+    return easy, stream.Stream(len(easy), seed=config.seed)
   hard = _fitting(config, recipe, tokenizer, "config.data.hard", data.hard)
   if config.rollout.filter.metric != "none":
     logging.warning(
@@ -116,7 +116,7 @@ def check_reward(recipe: Recipe, example: structs.Example, what: str) -> None:
   An exception is only logged, with its file and line: a reward may need more than an empty reply.
 
   Raises:
-    ValueError: `score` does not return the terms of `weights`.
+    ValueError: `score` does not return the terms of `weights` at the first step and after the last one.
   """
   episode = structs.Episode.from_text(recipe, example, [(structs.MODEL, "")])
   try:
@@ -129,7 +129,8 @@ def check_reward(recipe: Recipe, example: structs.Example, what: str) -> None:
       what, recipe.name, example.id, at.filename, at.lineno, type(error).__name__, error,
     )  # fmt: skip
   else:
-    recipe.reward(terms, 1)
+    for step in (1, AT_LAST):  # a schedule's last terms would be missed after hours
+      recipe.reward(terms, step)
 
 
 def prompt_tokens(recipe: Recipe, tokenizer, example: structs.Example) -> int:

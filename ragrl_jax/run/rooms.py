@@ -129,6 +129,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   config, recipe = prepared.settings, prepared.recipe
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
   examples, draws = questions.training(config, recipe, prepared.tokenizer)
+  teaching.check_tokens(config, prepared.tokenizer)
   teaching.check_prompts(config, examples)
   question_digests = "" if run is None else contents.of_questions(examples)
   hosts.refuse_different("config.data.train, or hard,", question_digests)
@@ -139,13 +140,13 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)
   scorer = rewards.Scorer(penalty, rollout.filter.metric, prepared.tokenizer)
+  taught = config.loss.teacher
+  remote = teaching.RemoteTeacher(taught, prepared.tokenizer) if taught.remote else None
   player = player_lib.build(prepared)
   if run is not None and hosts.is_first() and player.retriever is not None:
     run.compare({"retrieval.index": contents.of_retriever(player.retriever)})
   if recipe.paced is not None:
     player.recipe = recipe.paced(len(examples) / rollout.prompts_per_step)
-  taught = config.loss.teacher
-  remote = teaching.RemoteTeacher(taught, prepared.tokenizer) if taught.remote else None
   # Several hosts score copies of the episodes, which they get when all have ended.
   beside = None if run is None or hosts.count() > 1 else run.thread
   measured = lambda episode: scorer.begin(beside, player.recipe, sampler.example(episode), episode)
@@ -163,7 +164,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     ahead=rollout.ahead > 0,
     on_episode=None if beside is None else measured,
   )
-  teacher = teaching.load(config, prepared.tokenizer, player.model)
+  teacher = teaching.load(config, player.model)
   return Rooms(
     player.recipe,
     player,

@@ -28,27 +28,28 @@ AT_ONCE = 16  # calls
 PROBE = "Who wrote it? I must search for that, and then answer: Ann, in 1999."
 
 
-def load(config: Settings, tokenizer: Any, policy: Decoder) -> Decoder | None:
+def load(config: Settings, policy: Decoder) -> Decoder | None:
   """The model of config.loss.teacher, on the policy's devices and in the dtype of its matmuls; None without another.
 
   Raises:
-    ValueError: it cannot be read, or its ids stand for other tokens than the policy's.
+    ValueError: its weights cannot be read.
   """
-  path = config.loss.teacher.path
-  if not path or config.loss.teacher.itself or config.loss.teacher.remote:
+  if not config.loss.teacher.local:
     return None
-  check_tokens(path, tokenizer)
   dtype = jnp.dtype(config.model.dtype)
-  model, _ = weights.load_pretrained(hub.folder(path, SETTING), dtype=dtype, mesh=policy.mesh)
+  model, _ = weights.load_pretrained(hub.folder(config.loss.teacher.path, SETTING), dtype=dtype, mesh=policy.mesh)
   model.tokenless = policy.tokenless
   return teacher.with_rows(model, policy.config.vocab_size)
 
 
-def check_tokens(path: str, tokenizer: Any) -> None:
-  """Raises a ValueError unless each of the tokenizer's ids stands for the same token in the tokenizer of this model.
+def check_tokens(config: Settings, tokenizer: Any) -> None:
+  """Raises a ValueError unless each of the tokenizer's ids stands for the same token in that of the teacher's model.
 
   A model of bytes has no files of a tokenizer, so it is not checked.
   """
+  if not config.loss.teacher.local:
+    return
+  path = config.loss.teacher.path
   folder = hub.folder(path, SETTING, part="tokenizer")
   files = ("tokenizer.json", "tokenizer.model")
   if isinstance(tokenizer, tokenizer_lib.ByteTokenizer) and not any((folder / file).exists() for file in files):

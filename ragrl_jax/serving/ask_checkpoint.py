@@ -28,6 +28,7 @@ from ragrl_jax.engine.messages import Group, Turn, TurnEnded
 from ragrl_jax.evaluation import harness
 from ragrl_jax.protocol.text_stream import TextStream
 from ragrl_jax.recipes import steps as steps_lib
+from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.report import kept_traces
 from ragrl_jax.rollout import collect, conversation
 from ragrl_jax.rollout.tools import EpisodeTools
@@ -60,6 +61,15 @@ def judged(config: Settings) -> tuple[str, ...]:
   return tuple(term for term in steps_lib.TERMS if kind(term) not in ("none", "exact"))  # "exact" compares answers
 
 
+def check_passages(recipe: Recipe, example: structs.Example, *, has_index: bool) -> None:
+  """Raises a ValueError if the question lacks passages that the recipe shows, and that it does not search for."""
+  if recipe.needs_passages and not example.passages and not (recipe.searches and has_index):
+    raise ValueError(
+      f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID; `ragrl retrieve` "
+      "writes one), or use a checkpoint of a recipe that searches an index (config.retrieval.index)."
+    )
+
+
 class Asker:
   """A checkpoint that answers questions. Its engine runs in its own thread until `close`.
 
@@ -85,11 +95,7 @@ class Asker:
     if not example.question.strip():
       raise ValueError("the question is empty.")
     recipe = self.player.recipe
-    if recipe.needs_passages and not example.passages and not (recipe.searches and self.player.retriever):
-      raise ValueError(
-        f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID; `ragrl retrieve` "
-        "writes one), or use a checkpoint of a recipe that searches an index (config.retrieval.index)."
-      )
+    check_passages(recipe, example, has_index=self.player.retriever is not None)
     questions.check_room(self.player.settings, self.player.tokenizer, recipe, [example], "the question")
 
   async def ask(

@@ -118,6 +118,11 @@ class Teacher(Section, path="loss.teacher"):
     return "://" in self.path
 
   @property
+  def local(self) -> bool:
+    """Whether the teacher is another model, in this process."""
+    return bool(self.path) and not self.itself and not self.remote
+
+  @property
   def in_loss(self) -> bool:
     """Whether the term is a divergence over the whole vocabulary, in the loss."""
     return bool(self.path) and self.kind != "k1"

@@ -18,15 +18,30 @@ MARKS = {
 MARKER = ".ragrl_made"  # lists the files that a command wrote into its empty folder, once it has ended
 
 
+def refuse_unwritable(folder: str | os.PathLike, flag: str = "--out") -> None:
+  """Refuses a folder that cannot be made or written to, before the work whose results it gets.
+
+  Raises:
+    ValueError: a part of its path is a file, or this user has no right to write there.
+  """
+  path = pathlib.Path(folder).absolute()
+  nearest = next(one for one in (path, *path.parents) if one.exists())
+  if not nearest.is_dir():
+    raise ValueError(f"{flag}={folder}: {nearest} is a file, and it must be a folder: name another place ({flag}).")
+  if not os.access(nearest, os.W_OK | os.X_OK):
+    raise ValueError(f"{flag}={folder}: this user cannot write to {nearest}: allow it, or name another place ({flag}).")
+
+
 def refuse_others(folder: str | os.PathLike, *own: str, flag: str = "--out") -> None:
-  """Refuses to write to a folder that holds results of another kind.
+  """Refuses to write to a folder that holds results of another kind, or that cannot be written to.
 
   Args:
     *own: the keys of MARKS that the folder may hold.
 
   Raises:
-    ValueError: the folder holds something else.
+    ValueError: the folder holds something else, or see `refuse_unwritable`.
   """
+  refuse_unwritable(folder, flag)
   found_of = {kind: [mark for mark in marks if (pathlib.Path(folder) / mark).exists()] for kind, marks in MARKS.items()}
   for kind, found in found_of.items():
     if found and kind not in own and not (kind == SCORES and found_of[EVALUATION]):

@@ -155,14 +155,19 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
     raise OSError(error.errno, message, str(path)) from None
 
 
+def is_stream(path: pathlib.Path) -> bool:
+  """Whether this is a pipe or a device, such as /dev/stdout: it is written to, and no file may take its place."""
+  return path.exists() and not path.is_file() or path.absolute().parent == pathlib.Path("/dev")
+
+
 @contextlib.contextmanager
 def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   """Gives a temporary path beside `path`. After the block it is renamed to `path`, or removed if the block failed.
 
-  A pipe or a device, such as /dev/stdout, is given itself: a file must not take its place.
+  A stream (`is_stream`) is given itself.
   """
   path = pathlib.Path(path)
-  if path.exists() and not path.is_file() or path.absolute().parent == pathlib.Path("/dev"):
+  if is_stream(path):
     with naming(path):
       yield path
     return

@@ -161,8 +161,10 @@ def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
   assert episode.facts == dict(answer="Italy", requests=1, tool_calls=0, searches=0, reward=1.0)
   with pytest.raises(structs.ToolFailed, match="ended with status 1"):
     play(Example("q", "Fail?", ("x",)))
+  script.chmod(0o755)
+  recipe = recipes.get("agent", program=f"command:{script}")
+  script.unlink()
   with pytest.raises(structs.ToolFailed, match="could not be started"):
-    recipe = recipes.get("agent", program="command:/no/such/file")
     play(EXAMPLE)
 
 
@@ -218,6 +220,9 @@ def test_without_parallel_calls_a_reply_ends_with_its_first_call(tokenizer, thou
   (dict(program="no.such.module:run"), "No module named 'no"),
   (dict(program="ragrl_jax.agents.agent.programs.ask:walk"), "has no function walk"),
   (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"), (dict(program="command: "), "no command after"),
+  (dict(program="command:/no/such/file"), "config.switches.program: there is no command '/no/such/file'"),
+  (dict(program="command:sh 'x"), "is no command: No closing quotation"),
+  (dict(program="os:getcwd"), "must be a function of the task alone .too many"),
   (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),
   (dict(reward="some.py:paid"), "config.switches.reward='some.py:paid': there is no file"),
 ])  # fmt: skip

@@ -144,6 +144,8 @@ def test_the_command(tmp_path):
   assert not (tmp_path / "index" / "audit.json").exists()
   assert say(*data).stderr.startswith("error: give --index=FOLDER, or --corpus=FILE")
   assert "--index=/nowhere: no index here" in say("--index=/nowhere", *data).stderr
+  bad = (f"--corpus={tmp_path}/none.jsonl", *data, "--train=/nowhere.jsonl")  # questions are read before a corpus
+  assert "/nowhere.jsonl" in say(*bad).stderr
   assert "--data is missing" in say(f"--corpus={tmp_path}/corpus.jsonl").stderr
 
 

@@ -1,6 +1,7 @@
 """Judges that run in this process: their input, the meaning of their scores, and texts that are too long."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -150,9 +151,12 @@ def test_weights_wording_and_template_identify_a_judge(t5_folder, decoder_folder
   assert one["threshold"] == 0.5
 
 
-def test_folders_without_a_judge_are_refused(t5_folder, decoder_folder, tmp_path):
+def test_folders_without_a_judge_are_refused(t5_folder, decoder_folder, tmp_path, monkeypatch):
   (tmp_path / "config.json").write_text((t5_folder / "config.json").read_text())
   reward_model = functools.partial(local.RewardModel, prompt="information_think")
   lacks = (local.NLI, decoder_folder, "must be t5"), (local.NLI, tmp_path, "no tokenizer")
   for kind, folder, says in (*lacks, (reward_model, t5_folder, "no tokenizer")):
     refused(says, kind, folder)
+  monkeypatch.setattr(local.t5, "load_t5", mock.Mock(side_effect=AssertionError("read")))
+  for sizes in (dict(max_tokens=8193), dict(batch=0)):
+    refused("max_tokens 1 to 8192 .config.judge", local.NLI, t5_folder, **sizes)

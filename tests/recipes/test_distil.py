@@ -6,6 +6,7 @@ import json
 import pytest
 from console import ragrl
 from refusals import refused
+from scripted_server import serving
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, settings
@@ -166,3 +167,11 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge compared with itself
   told = make(f"--compare={tmp_path}/held_out.jsonl.gz", "--term=think_search")
   assert told.returncode == 2 and "labels are of another term: give --term=information_think." in told.stderr
+  with serving(lambda messages, number: "Yes." if number > 9 else "1") as (
+    endpoint,
+    _,
+  ):  # no verdict on some: few are left
+    asked = [f"--config.judge.{name}" for name in ("kind=llm", "model=m", "concurrency=1", f"endpoint={endpoint}")]
+    told = make(f"--episodes={tmp_path}", f"--out={tmp_path}/few", "--held_out=11", *asked)
+  assert told.returncode == 1 and "3 of 12 pairs got no answer" in told.stderr and "3 pairs got" in told.stdout, told
+  assert sum(len([*readers.read_examples(str(file))]) for file in (tmp_path / "few").glob("*.jsonl.gz")) == 9

@@ -211,6 +211,11 @@ def test_bad_requests(tmp_path):
       build_index(**{**dict(corpus=some(20), encoder="hashing", out=tmp_path / f"{i}", progress=False), **change})
     assert not (tmp_path / f"{i}" / build.INDEX).exists()
   assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+  build_index(some(20), "hashing", tmp_path / "old", progress=False)
+  for change in (dict(factory="HNSV"), dict(corpus=some(9), factory="HNSV")):  # which cost no index that is to go
+    wanted = dict(corpus=some(20), encoder="hashing", out=tmp_path / "old", overwrite=True, progress=False) | change
+    refused("not an index that FAISS can make", build_index, **wanted)
+    assert load_index(tmp_path / "old").describe()["factory"] == "Flat"
 
 
 @pytest.mark.parametrize("encoder, options, says", [

@@ -14,6 +14,7 @@ from ragrl_jax.learner import packing
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.tokenizer import ByteTokenizer, load_tokenizer
 from ragrl_jax.run import rewards, teaching
+from ragrl_jax.settings.learning import Loss, Teacher
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 RECIPE = recipes.get("search_r1")
@@ -66,8 +67,9 @@ def test_a_teacher_has_the_same_tokens_wherever_its_files_are(tmp_path):
     (tmp_path / name).mkdir()
     sentencepiece.train(lines, vocab_size=300, marks=[mark], path=tmp_path / name / "tokenizer.model", threads=1)
   ours = load_tokenizer(tmp_path / "a" / "tokenizer.model")
-  teaching.check_tokens(str(tmp_path / "a"), ours)
-  refused("must have the same tokenizer", teaching.check_tokens, str(tmp_path / "b"), ours)
+  of = lambda name: settings.Settings(loss=Loss(teacher=Teacher(path=str(tmp_path / name))))
+  teaching.check_tokens(of("a"), ours)
+  refused("must have the same tokenizer", teaching.check_tokens, of("b"), ours)
 
 
 def test_a_policy_is_told_where_or_what_the_answer_is():

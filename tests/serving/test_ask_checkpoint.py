@@ -10,6 +10,7 @@ from unittest import mock
 import asked
 import pytest
 import small_engine as kit
+from console import ragrl
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.judging import judge_api
@@ -171,6 +172,13 @@ def test_questions_that_cannot_be_asked():
   ):
     with pytest.raises(ValueError, match=says):
       ask(asked.asker((), recipe=recipe), example)
+
+
+def test_the_command_refuses_such_a_question_before_the_model_is_read(tmp_path):
+  (tmp_path / "config.json").write_text("{}")  # enough of a model folder to be found
+  (tmp_path / "model.safetensors").write_bytes(b"")
+  told = ragrl("ask", "--config=arena:smoke", f"--checkpoint={tmp_path}", "Who?")
+  assert told.returncode == 2 and "arena needs questions with passages" in told.stderr, told.stderr
 
 
 def test_agreement_and_conversations_by_hand():

@@ -1,3 +1,4 @@
+import os
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import pytest
 from console import ragrl
 from refusals import refused
 
+from ragrl_jax.data import writers
 from ragrl_jax.evaluation import answer_files
 from ragrl_jax.retrieval import build
 from ragrl_jax.store import folders, metrics
@@ -30,11 +32,17 @@ def test_a_folder_takes_only_results_of_its_kind(tmp_path, kind, mark):
     folders.refuse_others(tmp_path, *others, flag="--workdir")
 
 
-def test_what_is_none_of_these_is_left_to_the_command(tmp_path):
+def test_what_is_none_of_these_is_left_to_the_command(tmp_path, monkeypatch):
   folders.refuse_others(tmp_path / "new")
   for name in ("seed_0/metrics.jsonl", "index/index.json", "config.json", "model.safetensors.index.json", "run.lock"):
     made(tmp_path, name)  # runs and an index in a common folder, and a model
   folders.refuse_others(tmp_path)
+  says = "--out=.*: .*/run.lock is a file, and it must be a folder"
+  refused(says, folders.refuse_others, tmp_path / "run.lock" / "below")
+  refused(says, writers.refuse_inputs, [tmp_path / "run.lock" / "a.jsonl"], [])
+  monkeypatch.setattr(os, "access", lambda place, rights: False)
+  refused("--workdir=.*cannot write to", folders.refuse_others, tmp_path / "new", flag="--workdir")
+  writers.refuse_inputs(["/dev/stdout"], [])
 
 
 def test_the_marks_are_the_names_that_are_written():

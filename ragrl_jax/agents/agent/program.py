@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -34,15 +33,23 @@ class Program:
   environment. The last line that it prints is its result, as JSON or text.
 
   Raises:
-    ValueError: the file, module or function does not exist, or there is no command after "command:".
+    ValueError: the file, module, function or command does not exist, or the function takes no task alone.
   """
 
   def __init__(self, name: str):
     self.name = name
-    self._command = shlex.split(name.removeprefix(COMMAND)) if name.startswith(COMMAND) else []
+    setting = "config.switches.program"
+    self._command = tool.words_of(name.removeprefix(COMMAND), setting) if name.startswith(COMMAND) else []
     if name.startswith(COMMAND) and not self._command:
-      raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
-    self._function = None if self._command else tool.function_of(name, "config.switches.program")
+      raise ValueError(f"{setting}={name!r}: there is no command after {COMMAND!r}.")
+    self._function = None if self._command else tool.function_of(name, setting)
+    if self._function is not None:
+      try:
+        inspect.signature(self._function).bind("task")
+      except TypeError as error:
+        raise ValueError(f"{setting}={name!r}: it must be a function of the task alone ({error}).") from None
+      except ValueError:  # not written in Python, so its arguments are unknown
+        pass
     self._threads: list[tuple[threading.Thread, asyncio.Future[Any]]] = []
 
   async def run(self, task: Task) -> Result:

@@ -5,13 +5,11 @@ import atexit
 import functools
 import json
 import os
-import shlex
-import shutil
 import sys
 from typing import Any
 
 from ragrl_jax.agents.toolbox import relay
-from ragrl_jax.agents.toolbox.tool import Refused, Tool, loop
+from ragrl_jax.agents.toolbox.tool import Refused, Tool, loop, words_of
 from ragrl_jax.store import addresses
 
 CLOSED = -32000  # the SDK's error code for a closed connection
@@ -65,11 +63,9 @@ class Server:
       ) from None
     self._where: Any = where
     if not where.startswith(("http://", "https://")):
-      command, *arguments = shlex.split(where) or [""]
+      command, *arguments = words_of(where, "config.switches.mcp") or [""]
       if not command:
         raise ValueError("config.switches.mcp has an empty entry: name commands or addresses, separated by |.")
-      if shutil.which(command) is None:
-        raise ValueError(f"config.switches.mcp: there is no command {command!r}: name an executable file.")
       relayed = ["-I", relay.__file__, command, *arguments]
       self._where = mcp.StdioServerParameters(command=sys.executable, args=relayed, env=dict(os.environ))
     self._opened: asyncio.Future[Any] | None = None  # its result is the connected client

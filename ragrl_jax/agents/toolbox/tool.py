@@ -14,6 +14,8 @@ import inspect
 import json
 import pathlib
 import re
+import shlex
+import shutil
 import threading
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -180,6 +182,23 @@ def function_of(name: str, setting: str) -> Callable[..., Any]:
   if not callable(result):
     raise ValueError(f"{setting}={name!r}: {where} has no function {function}.")
   return result
+
+
+def words_of(command: str, setting: str) -> list[str]:
+  """The words of a command, as a shell divides them; [] for an empty one.
+
+  Raises:
+    ValueError: a quotation is not closed, or there is no such executable file. The message names the setting.
+  """
+  try:
+    words = shlex.split(command)
+  except ValueError as error:
+    raise ValueError(f"{setting}: {command!r} is no command: {error}.") from None
+  if not any(words[:1]):
+    return []
+  if shutil.which(words[0]) is None:
+    raise ValueError(f"{setting}: there is no command {words[0]!r}: name an executable file.")
+  return words
 
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"

@@ -53,22 +53,26 @@ def main():
   names = ["filter"] if ORACLE.value else sft_data.ARMS if URL.value else ["answerable"]
   files = [out / f"{name}.jsonl.gz" for name in names]
   writers.refuse_inputs(files, readers.named(DATA.value))
+  teacher = _teacher() if URL.value else None  # refuses an invalid one before passages are searched
   examples = index_flags.with_passages(list(readers.read_examples(DATA.value)))
   if ORACLE.value:
     made = sft_data.demonstrate_filter(examples, ORACLE.value)
     writers.write_examples(files[0], [example for example, _ in made], turns=[turns for _, turns in made])
     print(f"{len(made)} of {len(examples)}: {files[0]}")
     return
-  if not URL.value:
+  if teacher is None:
     answerable = sft_data.answerable(examples, RECALL.value)
     writers.write_examples(files[0], answerable)
     print(f"{len(answerable)} of {len(examples)}: {files[0]}")
     return
-  model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
-  teacher = client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
   make = functools.partial(sft_data.taught, instructions=WORDING.value)
   kept, counts = generation.ask(make, examples, teacher)
   for file, reply in zip(files, sft_data.ARMS.values(), strict=True):
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
     writers.write_examples(file, [example for example, _ in kept], turns=turns)
   generation.report(counts, out)
+
+
+def _teacher() -> client.CachedClient:
+  model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
+  return client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))

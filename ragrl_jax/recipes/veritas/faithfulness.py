@@ -21,6 +21,7 @@ from tqdm import tqdm
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.core.text import aligned
+from ragrl_jax.data import writers
 from ragrl_jax.evaluation import answer_files, comparison, played_rows
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import measured
@@ -41,6 +42,8 @@ def main():
   folders = [part for folder in answer_files.named(EPISODES.value) for part in answer_files.parts(folder)]
   if not (folders := [folder for folder in folders if folder.is_dir()]):
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
+  if OUT.value:
+    writers.refuse_inputs([OUT.value], [])
   groups = played_rows.systems(folders)
   compile_cache.keep()
   config = settings.of(CONFIG.value)

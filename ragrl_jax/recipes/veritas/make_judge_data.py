@@ -61,17 +61,26 @@ def main():
     raters.write_sheet(SHEET.value, ((pair.id, distil.asked(pair)) for pair in pairs))
     print(f"{SHEET.value}: {len(pairs)} pairs; put 1 or 0 into the column label")
     return
+  if not COMPARE.value and not (EPISODES.value and OUT.value):
+    raise app.UsageError("give --episodes and --out, or --compare.")
+  if OUT.value:
+    folders.refuse_unwritable(OUT.value)
+  parts = [], []
+  if COMPARE.value:
+    if OUT.value:
+      folders.refuse_others(OUT.value, folders.SCORES)
+    by_hand = COMPARE.value.endswith(".csv")
+    pairs = raters.labelled_by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
+    if (term := raters.labelled_by(COMPARE.value).get("term", TERM.value)) != TERM.value:
+      raise ValueError(f"--compare={COMPARE.value}: its labels are of another term: give --term={term}.")
+  else:
+    pairs = drawn(config)
+    parts = distil.split(pairs, HELD_OUT.value, seed=config.seed)  # refuses too many before the judge is paid
   judges = judging.of_steps(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
     raise app.UsageError("config.judge.kind='none': choose the judge that labels the pairs, or is compared.")
   again = generation.of_judges(config.judge, config.judges)
   if COMPARE.value:
-    by_hand = COMPARE.value.endswith(".csv")
-    pairs = raters.labelled_by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
-    if (term := raters.labelled_by(COMPARE.value).get("term", TERM.value)) != TERM.value:
-      raise ValueError(f"--compare={COMPARE.value}: its labels are of another term: give --term={term}.")
-    if OUT.value:
-      folders.refuse_others(OUT.value, folders.SCORES)
     verdicts = judged(judge, pairs)
     print(json.dumps(distil.agreement(pairs, verdicts), indent=1))
     if OUT.value:
@@ -80,18 +89,16 @@ def main():
       raters.write_verdicts(OUT.value, COMPARE.value, pairs, verdicts, judge.describe(), its.path, **of)
     generation.settle(verdicts.count(None), len(pairs), "pairs", again=again)
     return
-  if not EPISODES.value or not OUT.value:
-    raise app.UsageError("give --episodes and --out, or --compare.")
-  pairs = drawn(config)
-  distil.split(pairs, HELD_OUT.value, seed=config.seed)  # refuses too many held-out pairs before the judge is paid
-  labelled = distil.labelled(pairs, judged(judge, pairs))
-  for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):
+  verdict_of = dict(zip((pair.id for pair in pairs), judged(judge, pairs), strict=True))
+  for name, part in zip(("train", "held_out"), parts, strict=True):
     path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"
+    part = distil.labelled(part, [verdict_of[pair.id] for pair in part])
     writers.write_examples(path, part, turns=distil.transcripts(part))
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
   raters.write_labels(OUT.value, dict(judge.describe(), by="judge", term=TERM.value, max_pairs=MAX_PAIRS.value))
-  print(f"{len(pairs) - len(labelled)} pairs got no verdict")
-  generation.settle(len(pairs) - len(labelled), len(pairs), "pairs", again=again)
+  missing = list(verdict_of.values()).count(None)
+  print(f"{missing} pairs got no verdict")
+  generation.settle(missing, len(pairs), "pairs", again=again)
 
 
 def drawn(config) -> list:
