@@ -169,8 +169,8 @@ def build(
 ) -> dict[str, Any]:
   """Writes bm25s's files. The same corpus gives the same files, since words are numbered by first appearance.
 
-  Memory: about 4 bytes per word of the corpus and 130 per passage; and beside them, when the words are counted, 20 bytes
-  per distinct word of each passage.
+  Memory: about 4 bytes per word of the corpus and 130 per passage; and beside them, once the words are counted, 20 per
+  distinct word of each passage.
 
   Args:
     rows: rows of the passages that searches return; None for all.
