@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import random
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa
@@ -281,9 +281,7 @@ def testing(config: Settings, path: str, *, max_examples: int, setting: str = "-
   """
   examples = _read(config, path, max_examples, setting)
   if config.data.evidence:
-    examples = with_evidence(
-      examples, list(readers.read_examples(config.data.evidence, setting="config.data.evidence"))
-    )
+    examples = with_evidence(examples, readers.read_examples(config.data.evidence, setting="config.data.evidence"))
   return with_noise(examples, config.data.noise, seed=config.seed)
 
 
@@ -309,7 +307,7 @@ def say_trained_on(config: Settings, examples: Sequence[structs.Example], what: 
       )  # fmt: skip
 
 
-def with_evidence(examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:
+def with_evidence(examples: Sequence[structs.Example], originals: Iterable[structs.Example]) -> list[structs.Example]:
   """Gives examples without gold sentences those of the original with the same question.
 
   Questions are compared by `digests.key_of`. The sentences need not occur in the example's own
