@@ -77,7 +77,7 @@ def test_the_run_returns_to_the_last_weights_that_sampled_a_healthy_step(tmp_pat
   assert sick & {row["step"] for row in rows if "warning/entropy" in row} == sick  # each is said, whatever is done
 
 
-def test_rows_that_a_rollback_has_undone_do_not_count(tmp_path):
+def test_rows_that_a_rollback_has_undone_do_not_count(tmp_path, monkeypatch):
   rows, _ = played(tmp_path, {12, 13, 16, 17}, 19)
   assert [row["step"] for row in rollback.lasting(rows)] == [*range(1, 11), 18, 19]
   past, file = rollback.Past(tmp_path), tmp_path / metrics.FILE
@@ -86,8 +86,10 @@ def test_rows_that_a_rollback_has_undone_do_not_count(tmp_path):
     found = past.rows("searches")
   assert found == [{"step": step, "searches": 1.0} for step in (*range(1, 11), 18, 19, 20)]
   # One sick step before the rollback and one after it are not two in a row.
-  rows, _ = played(tmp_path, {10, 12, 13, 14}, 20)
-  assert returns(rows) == {13: 10}
+  assert returns(played(tmp_path, {10, 12, 13, 14}, 20)[0]) == {13: 10}
+  sent = []  # to other hosts, which only follow the first one
+  monkeypatch.setattr(rollback.hosts, "exchange", lambda value: sent.append(value) or [value])
+  assert guard(tmp_path, rows).rate == 0.25 and [row["step"] for row in sent[0]] == [13, 17]
 
 
 @pytest.mark.parametrize("every, keep, ahead", [*itertools.product((1, 2, 5), (1, 3), (0, 1))])

@@ -136,14 +136,15 @@ def test_transcripts_of_which_nothing_is_trained_are_refused_or_counted(tmp_path
   row = dict(question="Where?", answers=["Rome"], turns=turns)
   (tmp_path / "sft.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(row | dict(id='b', answerable=False))}\n")
   refused(f"in 1 of 1 transcripts nothing is trained.*max_tokens={most} ", list, sft.sft(config, tmp_path / "run"))
+  (((ids, weights),), _) = sft.read(settings.of(config), recipes.get("care"), TOKENIZER)
+  assert (ids.dtype, weights.dtype) == (np.int32, np.float32)  # lists take five times the memory
   sft.refuse_untrained([([1, 2], [0.0, 0.0]), ([1, 2], [0.0, 1.0])], settings.of(config))
   assert "in 1 of 2 transcripts nothing is trained" in caplog.text
 
 
 def test_rows_need_not_hold_episodes_which_are_not_played(tmp_path):
   config = config_lib.default_config()
-  config.recipe = "care"
-  config.rollout.context, config.learner.row_lengths = 1024, (512,)
+  config.recipe, config.rollout.context, config.learner.row_lengths = "care", 1024, (512,)
   refused("config.prompting.tokenizer is empty", list, sft.sft(config, tmp_path))  # no setting is refused
 
 

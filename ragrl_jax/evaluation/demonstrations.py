@@ -128,7 +128,7 @@ class Maker:
     return trick_used and f"the recipe's guard finds the trick {trick_used!r}"
 
 
-WHOLE = ("length", "budget")  # stops of a turn that was cut off
+CUT = ("length", "budget")  # stops of a turn that was cut off
 CHANGED = ("noise", "cut_middle")  # settings that make an evaluation's prompts differ from the data's
 
 
@@ -171,11 +171,11 @@ def keep_right(
     )
   for folder in folders:
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
-    played = list(episodes_lib.read_folder(folder))
+    played = [_said(logged) for logged in episodes_lib.read_folder(folder)]
     if len(rows) != len(played):
       raise ValueError(f"{folder}: {len(rows)} predictions and {len(played)} episodes: run the evaluation to its end.")
     places = [(row["source"] or "", row["id"]) for row in rows]
-    for place, row, logged in zip(places, rows, played):
+    for place, row, (turns, whole) in zip(places, rows, played):
       if place not in by_place:
         raise ValueError(f"{folder}: question {row['id']!r} is not in --data: give it the evaluation's questions.")
       if comparison.asked_of(row) != (by_place[place].question, by_place[place].golds):
@@ -183,8 +183,7 @@ def keep_right(
           f"{folder}: question {row['id']!r} has another text or other golds there than in --data, so it is not known "
           "which answers are right: give the evaluation's questions, or run the evaluation again (it scores again)."
         )
-      turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
-      status = _status(row, logged, turns, earlier.get(place, []))
+      status = _status(row, whole, turns in earlier.get(place, ()))
       counts[status] += 1
       if status == "kept":
         earlier.setdefault(place, []).append(turns)
@@ -213,16 +212,19 @@ def _named(examples: Sequence[Example]) -> list[Example]:
   return result
 
 
-def _status(
-  row: Mapping[str, Any], logged: Mapping[str, Any], turns: transcripts.Turns, before: Sequence[transcripts.Turns]
-) -> str:
+def _said(logged: Mapping[str, Any]) -> tuple[transcripts.Turns, bool]:
+  """(an episode's turns, whether none was cut off). Its prompt and passages take most of the memory, and are let go."""
+  segments = logged["segments"][1:]
+  turns = [(segment["owner"], segment["text"]) for segment in segments]
+  return turns, not any(segment.get("stop") in CUT for segment in segments if segment["owner"] == MODEL)
+
+
+def _status(row: Mapping[str, Any], whole: bool, known: bool) -> str:
   if row["ended"] == "failed":
     return "failed"
   if row["outcome"] != 1.0:
     return "wrong"
-  if any(segment.get("stop") in WHOLE for segment in logged["segments"] if segment["owner"] == MODEL):
-    return "cut off"
-  return "again" if turns in before else "kept"
+  return "cut off" if not whole else "again" if known else "kept"
 
 
 def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Mapping[str, Any], Recipe]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import pathlib
 import re
 import tomllib
@@ -66,6 +67,12 @@ class Evaluation:
     """Data set → its rows without failed questions."""
     sets = {name: list(filter(_scored, rows)) for name, rows in self.asked.items()}
     return {name: rows for name, rows in sets.items() if rows}
+
+  @functools.cached_property
+  def answers(self) -> str:
+    """A hash of its facts, except of the evidence, and of all its answers, which every cell of a table compares."""
+    answers = sorted((row["source"] or "", question(row), row["prediction"] or "") for row in self.rows)
+    return hashlib.sha256(repr(({**self.facts, "evidence": None}, answers)).encode()).hexdigest()
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:

@@ -34,7 +34,7 @@ from ragrl_jax.settings import fields
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
-Transcript = tuple[list[int], list[float]]  # ids and weights
+Transcript = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]  # ids and weights
 FIRST, SEEN = 8, 512  # row lengths are chosen from this many steps; without a batch size, of this many transcripts
 FILL = 0.92  # share of a block that packing fills reliably; more would often need a second block
 
@@ -92,11 +92,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   digests = contents.of_folders(config) if hosts.is_first() else {}
   digests["recipe.program"] = contents.of_recipe(config.recipe)
   if draws is None:
-    examples = questions.answerable(config, [*_rows(config)], "config.data.train", config.data.train)
-    digests["data.train"] = contents.of_questions(examples)
-    hosts.refuse_different("config.data.train", digests["data.train"])
-    how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
-    transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
+    transcripts, digests["data.train"] = read(config, recipe, tokenizer)
     refuse_untrained(transcripts, config)
     # Each part is spread over the whole file, which may be sorted by length.
     parts = -(-len(transcripts) // (config.sft.batch or SEEN))
@@ -187,9 +183,25 @@ def _rows(config: settings.Settings) -> Iterator[structs.Example]:
   return readers.read_examples(data.train, max_examples=data.max_examples, setting="config.data.train")
 
 
+def read(config: settings.Settings, recipe, tokenizer) -> tuple[list[Transcript], str]:
+  """(the transcripts of config.data.train as arrays, the digest of its rows).
+
+  A token has 8 bytes here. In lists it has 44: half a million transcripts of 1,500 tokens would take 33 GB.
+  """
+  examples = questions.answerable(config, [*_rows(config)], "config.data.train", config.data.train)
+  digest = contents.of_questions(examples)
+  hosts.refuse_different("config.data.train", digest)
+  how = dict(most=config.sft.max_tokens, longest=max(config.learner.row_lengths, default=0))
+  transcripts = []
+  for example in examples:
+    ids, weights = tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how)
+    transcripts.append((np.asarray(ids, np.int32), np.asarray(weights, np.float32)))
+  return transcripts, digest
+
+
 def tokenised(
   recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0, longest: int = 0
-) -> Transcript:
+) -> tuple[list[int], list[float]]:
   """(ids, weights) of one transcript. The prompt has the environment's weight.
 
   A model turn without a stop string is followed by the EOS of its chat template, which is trained too. Otherwise the
@@ -222,7 +234,7 @@ def tokenised(
   ids, weights = [], []
   for segment in episode.segments:
     ends = segment.owner == structs.MODEL and segment.stop == "eos"
-    said = [*segment.ids, chat.Appender(tokenizer).end_of_turn()] if ends else segment.ids
+    said = [*segment.ids, _end_of_turn(tokenizer)] if ends else segment.ids
     ids += said
     weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(said)
   if most:
@@ -233,6 +245,11 @@ def tokenised(
       "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens (config.data.drop_long is for RL)."
     )
   return ids, weights
+
+
+@functools.lru_cache(maxsize=8)  # the chat template is rendered for it
+def _end_of_turn(tokenizer: Any) -> int:
+  return chat.Appender(tokenizer).end_of_turn()
 
 
 def _turns(example: structs.Example) -> list[tuple[str, str]]:
@@ -265,7 +282,7 @@ def refuse_untrained(transcripts: Sequence[Transcript], config: settings.Setting
   Raises:
     ValueError: none of them has one.
   """
-  silent = sum(not any(weights[1:]) for _, weights in transcripts)  # the first token is never trained
+  silent = sum(not np.any(weights[1:]) for _, weights in transcripts)  # the first token is never trained
   said = (
     f"config.data.train: in {silent} of {len(transcripts)} transcripts nothing is trained, because the model says "
     f"nothing in them, or nothing within config.sft.max_tokens={config.sft.max_tokens} (0: no limit)."

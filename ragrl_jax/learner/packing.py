@@ -171,7 +171,7 @@ def _routes(segments: Sequence[structs.Segment]) -> np.ndarray | None:
   return np.concatenate(parts)
 
 
-def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int = 0) -> Item:
+def of_demonstration(ids: Sequence[int] | np.ndarray, weights: Sequence[float] | np.ndarray, number: int = 0) -> Item:
   """A sequence for SFT: tokens with a weight above 0 are trained; the weights are in `advantages`.
 
   Demonstrations begin with the same instructions, which a row needs once, so each 32 of them are a group. Of larger

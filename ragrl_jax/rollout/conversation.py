@@ -20,7 +20,7 @@ from ragrl_jax.rollout.engine_client import Client
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Segment
 
 BUDGET = "budget"
-KNOWN = 4096  # texts, and prompts, whose ids are remembered
+KNOWN = 1024  # texts, and prompts, whose ids are remembered: 340 MB of each if they have 8,192 tokens
 
 
 def key_of(seed: int, step: int, prompt_index: int, sample: int, conversation: int) -> tuple[int, int]:

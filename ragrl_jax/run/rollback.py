@@ -109,7 +109,11 @@ class Guard:
 
   def _rows(self) -> list[Mapping[str, Any]]:
     rows = metrics_lib.read_metrics(self._workdir) if hosts.is_first() else []
-    return hosts.exchange(rows)[0] if self._config.guard.rollback else rows
+    if not self._config.guard.rollback:
+      return rows
+    # The first host decides, and the others only follow it: all columns of a long run would fill their devices.
+    rollbacks = hosts.exchange([row for row in rows if TO in row])[0]
+    return rows if hosts.is_first() else rollbacks
 
   def _begin(self, rows: list[Mapping[str, Any]]) -> None:
     """Begins to watch after these rows."""

@@ -70,13 +70,13 @@ def read(path: str | os.PathLike, *, torn_end: bool = False) -> Iterator[dict[st
   Raises:
     ValueError: a line is not a JSON object; the message names file and line.
   """
-  for _, row in _offsets(path, torn_end=torn_end):
+  for _, row in _ends(path, torn_end=torn_end):
     yield row
 
 
-def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-  """Yields (byte offset of the line, row)."""
-  offset = 0
+def _ends(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+  """Yields (number of bytes up to the end of the line, row)."""
+  end = 0
   with open(path, "rb") as file:
     for number, raw in enumerate(file, start=1):
       has_end = raw.endswith(b"\n")
@@ -91,8 +91,8 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
       # A last line without a newline is unfinished, even if it happens to be valid JSON.
       if torn_end and not has_end:
         return
-      yield offset, row
-      offset += len(raw)
+      end += len(raw)
+      yield end, row
 
 
 def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, Any]]:
@@ -104,16 +104,13 @@ def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, 
   path = pathlib.Path(path)
   if not path.exists():
     return []
-  rows, end = [], 0
-  for offset, row in _offsets(path, torn_end=True):
-    end = offset
+  rows, kept = [], 0
+  for end, row in _ends(path, torn_end=True):
     if not keep(row):
       break
     rows.append(row)
-  else:
-    # All kept: cut only what follows the last newline.
-    end = path.read_bytes().rfind(b"\n") + 1
-  os.truncate(path, end)
+    kept = end
+  os.truncate(path, kept)
   return rows
 
 

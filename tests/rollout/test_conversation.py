@@ -18,7 +18,7 @@ from small_engine import engine, requests, rollout
 from ragrl_jax.engine import lanes, stops
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.rollout.conversation import Policy, TextCache
+from ragrl_jax.rollout.conversation import KNOWN, Policy, TextCache
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
 
 
@@ -283,10 +283,10 @@ def policy_of(tokenizer, **calls):
 def test_texts_of_any_length_are_not_tokenized_whole():
   spy = small_tokenizers.Longest()
   start = lambda content: policy_of(spy, close=lambda _: None).start([dict(role="user", content=content)])
-  talk = start("Who?")
-  room = talk.room()
+  room = (talk := start("Who?")).room()
   assert not talk.observe("x" * 10**7) and talk.room() == room and talk.end().ended == "budget"
   assert start("Who? " * 10**6).room() < 1 and spy.longest < 10_000
+  assert KNOWN * 8192 * 40 < 400e6  # a token that is remembered takes 40 bytes
 
 
 def test_a_rejected_stop_string_may_begin_an_accepted_one():

@@ -61,7 +61,7 @@ class ToolTurns:
       self._find()
     plain, own = self._tokenizer.render([_QUESTION]), self._prompt((("user", _QUESTION["content"]),))
     self.tokens = len(own if self.marked else self._tokenizer.render(own)) - len(plain)
-    self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group share a prompt
+    self._prompts = functools.lru_cache(1024)(self._prompt)  # the samples of a group share a prompt
     # The text of the canonical turn between its argument and the end of the turn.
     self._tail = self._tail_of() if self.marked else ""
 

@@ -14,6 +14,7 @@ ALTERNATIVES = ("two-sided", "greater", "less")
 
 RESAMPLES = 10_000
 BATCH = 2**17  # items drawn at once, which fit in a processor's cache
+COUNTS = 2**25  # counts drawn at once: 256 MB
 
 Values = Sequence | np.ndarray
 
@@ -325,7 +326,10 @@ def resampled_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarra
     return np.repeat(rows, resamples, axis=0)
   distinct, counts = np.unique(rows, axis=0, return_counts=True)
   if 16 * len(distinct) <= rows.size:  # then drawing the number of each different row is faster than drawing each item
-    return scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed) @ distinct / size
+    times = scipy.stats.multinomial(size, counts / size, seed=seed)  # its calls go on drawing where the last one ended
+    batch = max(1, COUNTS // len(distinct))
+    sizes = (min(batch, resamples - start) for start in range(0, resamples, batch))
+    return np.concatenate([times.rvs(some) @ distinct / size for some in sizes])
   batch, options = max(1, BATCH // rows.size), dict(method="percentile", axis=0, rng=seed)
   result = scipy.stats.bootstrap((rows,), np.mean, n_resamples=resamples, batch=batch, **options)
   return np.moveaxis(result.bootstrap_distribution, -1, 0)

@@ -92,9 +92,7 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
   """The evaluations, those with equal answers of the same weights once: one of them may also measure its evidence."""
   distinct: dict[str, Evaluation] = {}
   for one in evaluations:
-    answers = sorted((row["source"] or "", records.question(row), row["prediction"] or "") for row in one.rows)
-    key = repr(({**one.facts, "evidence": None}, answers)) if one.facts.get("checkpoint") else one.folder
-    distinct.setdefault(key, one)
+    distinct.setdefault(one.answers if one.facts.get("checkpoint") else one.folder, one)
   return list(distinct.values())
 
 
