@@ -75,8 +75,7 @@ def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
 
 def test_trees_of_one_level_as_segments_with_prefixes():
   segments, prefixes = kernels.segments(jnp.asarray(UNTIL))
-  np.testing.assert_array_equal(segments[0], SHARED[0])
-  np.testing.assert_array_equal(prefixes[0], PREFIXES[0])
+  np.testing.assert_array_equal((segments[0], prefixes[0]), (SHARED[0], PREFIXES[0]))
   # Two trunks, each with two branches, of which the last ends with its trunk; then a sequence alone, and padding.
   row = jnp.array([[4, 4, 3, 4, 8, 8, 7, 8, 10, 10, 0]], jnp.int32)
   segments, prefixes = kernels.segments(row)
@@ -106,6 +105,11 @@ def test_which_blocks_are_read():
     count, block = flash._streaming(steps)
     read.append([int(block(step)) for step in range(count)])
   assert read == [[1, 2, 5, 6], [1, 2, 3, 4], [1], []]
+
+
+def test_blocks_of_wide_heads_fit_into_a_smaller_gpu():
+  wide = jax.ShapeDtypeStruct((1, 64, 1, 256), jnp.float32)  # 1 KB a row; backward two are held, two streamed
+  assert [flash._blocks(sizes, wide) for sizes in (flash.FORWARD, flash.BACKWARD)] == [(32, 16), (16, 16)]
 
 
 def test_gpus_accept_every_row(monkeypatch):
