@@ -110,6 +110,7 @@ def check(
     span=span,
     fewest=memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, room),
     partial=bool(only),
+    base=compiled.base,
   )
 
 
@@ -166,7 +167,7 @@ class _Compiler:
     self.programs: list[Program] = []
     self.resident: dict[str, int] = {}
     self.conversation: Conversation | None = None
-    self.needed_flops = 0.0
+    self.needed_flops, self.base = 0.0, 0
 
   def add(self, name: str, lower, *, calls: int, work: float, hbm: float, turns: int = 1, pages: float = 0.0) -> None:
     """Compiles one program and appends it to `programs`.
@@ -341,7 +342,8 @@ class _Compiler:
     sizes_lib.check_model(c.num_kv_heads, c.vocab_size, engine_mesh.shape["tensor"], **c.parts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
-    weights = loader.Caster(dtype, c, engine_mesh, own=True).abstract(params)
+    caster = loader.Caster(dtype, c, engine_mesh, own=True)
+    weights, self.base = caster.abstract(params), aot.on_chip(caster.abstract(lora.split(self.model)[2]))
     at, pages = programs.Programs.cache_sharding(engine_mesh), sizes.cache_pages * sizes.replicas
     platform, tensor = engine_mesh.devices.flat[0].platform, engine_mesh.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)

@@ -49,13 +49,10 @@ def test_pages_are_those_of_conversations_of_mean_length():
   assert search.pages_for(config, load, 1, 4) == 4 * (8 + 4)  # a full conversation and a prompt on each replica
 
 
-def test_every_mesh_is_tried_once():
+def test_every_mesh_that_divides_evenly_is_tried_once():
   found = list(search.meshes(8))
   assert len(found) == len(set(found)) == 20  # ways to distribute three factors of two over four axes: C(6, 3)
   assert all(axes.size == 8 for axes in found)
-
-
-def test_only_meshes_that_divide_evenly():
   found = {choice.axes for choice in chosen()}
   assert max(axes.tensor for axes in found) == 4  # because of the key-value heads
   assert max(axes.sequence for axes in found) == 8  # 1,024 tokens in blocks of 128
