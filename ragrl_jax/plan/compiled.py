@@ -60,7 +60,7 @@ def check(
     fill: mean number of tokens of an episode, divided by config.rollout.context.
     drawn: share of these tokens that the model samples.
     only: names of programs to compile; all if empty. The report leaves out the others.
-    index: a dense index that is split over the chips of every engine; None for none. Each episode searches once.
+    index: a dense index that is split over the chips of every host; None for none. Each episode searches once.
 
   Raises:
     ValueError: an invalid config or topology; the message says why.
@@ -88,7 +88,7 @@ def check(
   stays = sum(size for name, size in compiled.resident.items() if name != GRADIENT)
   compiled.programs, compiled.resident = compiled.programs + of_engine[0], compiled.resident | of_engine[1]
   if index is not None:
-    compiled.index(index)
+    compiled.index(index, list(own_mesh.devices.flat) if span == 1 else aot.devices(aot.of_hosts(topology)))
   if not only or switch.NAME in only:
     compiled.programs.append(switch.program(model, config.rollout, mesh, own_mesh))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
@@ -386,9 +386,9 @@ class _Compiler:
       pages=work.chunk_bytes - r.chunk * held,
     )
 
-  def index(self, index: index_lib.Index) -> None:
-    """Compiles the search of an index whose vectors are split over the chips of each engine."""
-    devices, engines = list(self.here.devices.flat), self.mesh.size // self.here.size
+  def index(self, index: index_lib.Index, devices: list[jax.Device]) -> None:
+    """Compiles the search of an index whose vectors are split over these devices, all of one host."""
+    engines = self.mesh.size // self.here.size
     self.resident[index_lib.VECTORS] = index.bytes(devices)
     if not self.only or index_lib.SEARCH in self.only:
       calls = math.ceil(self.load.episodes / engines / index.queries)
