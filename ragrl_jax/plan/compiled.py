@@ -216,9 +216,11 @@ class _Compiler:
     teacher = None
     if taught.path and not taught.itself and not taught.remote:
       shape = weights.config_of(hub.folder(taught.path, "config.loss.teacher.path", part="config"))
-      frozen = {"model.param_dtype": config.model.dtype, "model.lora.rank": 0, "model.lora.path": ""}
+      frozen = {"model.param_dtype": config.model.dtype, "model.remat": False}  # see `teaching.load`
+      frozen |= {"model.lora.rank": 0, "model.lora.path": ""}
       shape = dataclasses.replace(shape, vocab_size=self.shape.vocab_size)
       teacher = abstract_model(fields.replaced(config, frozen), shape, mesh)
+      teacher.room = self.model.room
     built = learner.Learner(
       self.model,
       settings,

@@ -107,11 +107,6 @@ def test_which_blocks_are_read():
   assert read == [[1, 2, 5, 6], [1, 2, 3, 4], [1], []]
 
 
-def test_blocks_of_wide_heads_fit_into_a_smaller_gpu():
-  wide = jax.ShapeDtypeStruct((1, 64, 1, 256), jnp.float32)  # 1 KB a row; backward two are held, two streamed
-  assert [flash._blocks(sizes, wide) for sizes in (flash.FORWARD, flash.BACKWARD)] == [(32, 16), (16, 16)]
-
-
 def test_gpus_accept_every_row(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(cudnn, "takes", lambda q: False)
@@ -121,6 +116,9 @@ def test_gpus_accept_every_row(monkeypatch):
   assert attention.attend(q, k, v, ids) == ("flash", True, True)
   assert attention.attend(q, k, v, ids, jnp.asarray(UNTIL)) == ("flash", False, True)
   assert attention.attend(*arrays(SHAPE)[:3], ids, causal=False) == ("flash", True, False)
+  # Blocks of wide heads fit into a smaller GPU: a row of 1 KB, of which two are held backward, and two streamed.
+  wide = jax.ShapeDtypeStruct((1, 64, 1, 256), jnp.float32)
+  assert [flash._blocks(sizes, wide) for sizes in (flash.FORWARD, flash.BACKWARD)] == [(32, 16), (16, 16)]
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")  # JAX 0.12

@@ -69,7 +69,8 @@ def report(topology, resident):
   return Report(topology, 1, 16, 2, dict(data=16), 10**9, stays, (decode,), 8, 1000, 1.0, False, conversation)
 
 
-def test_every_chips_peak_is_known_and_a_gpus_links_are_named():
+def test_seconds_are_of_the_slowest_resource_of_which_a_gpus_links_are_named():
+  assert summary.seconds("h200:1", Program("x", 0.0, hbm=4800e9, flops=1.0)) == (1.0, "hbm")
   assert all(report(f"{kind}:8", 0).peak > 1e14 for kind in chips.CHIPS)
   found = report("h200:2x8", GIB)
   assert found.seconds(found.programs[0]) == (3e9 / 50e9, "network")
