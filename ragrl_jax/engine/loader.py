@@ -49,7 +49,7 @@ class Caster:
   """Moves weights from the learner to the engine, one leaf at a time. All at once would need memory for a second model.
 
   Args:
-    dtype: of the matmuls. Norms, biases and decays keep theirs: the decoder computes them in float32.
+    dtype: of the matmuls. Norms, biases, decays and convolutions keep theirs: the decoder computes them in float32.
     config: the decoder's.
     mesh: the engine's; None leaves the weights on their device.
     engines: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
@@ -107,7 +107,8 @@ class Caster:
 
   def _one(self, leaf, path, x, stack: str = ""):
     layered, names = bool(stack), ((stack,) if stack else ()) + rules.names_of(path)
-    keeps = any(word in names[-1] for word in ("norm", "bias", "decay")) or not jnp.issubdtype(x.dtype, jnp.floating)
+    wide = any(word in names[-1] for word in ("norm", "bias", "decay", "conv"))
+    keeps = wide or not jnp.issubdtype(x.dtype, jnp.floating)
     dtype = x.dtype if keeps else self._dtype
     at = None
     if self._mesh is not None:

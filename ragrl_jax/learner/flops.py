@@ -3,13 +3,13 @@
 from typing import Any
 
 # Peak bf16 operations per second of one device, dense, from the makers' data sheets; matched with `Device.device_kind`.
-# The first matching name counts, so "v5 lite" must come before "v5".
+# The first matching name counts, so "v5 lite" must come before "v5", and a card of less power before its series.
 PEAKS = (
   ("v6 lite", 918e12), ("v6e", 918e12),
   ("v5 lite", 197e12), ("v5e", 197e12),
   ("v5p", 459e12), ("v5", 459e12), ("v4", 275e12),
-  ("b200", 2250e12), ("h200", 989e12),
-  ("h100", 989e12), ("a100", 312e12),
+  ("gb200", 2500e12), ("b200", 2250e12), ("h200 nvl", 835e12), ("h200", 989e12),
+  ("h100 pcie", 756e12), ("h100 nvl", 835e12), ("h100", 989e12), ("a100", 312e12),
 )  # fmt: skip
 
 

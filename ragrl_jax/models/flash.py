@@ -55,7 +55,8 @@ def _blocks(sizes: tuple[int, int], q: jax.Array) -> tuple[int, int]:
   """FORWARD or BACKWARD for q's type and head size."""
   held, streamed = sizes
   times = q.dtype.itemsize // 2 * max(q.shape[3] // 128, 1)
-  return max(held // times, NARROWEST), max(streamed // times, NARROWEST)
+  less = max(NARROWEST * times // streamed, 1)  # what is streamed cannot be narrower, so less is held
+  return max(held // (times * less), NARROWEST), max(streamed // times, NARROWEST)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))

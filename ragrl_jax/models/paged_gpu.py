@@ -18,13 +18,14 @@ from jax.experimental import pallas as pl
 
 from ragrl_jax.models import kernels
 
-TILE = 64  # tokens per step of the running softmax; a page has a multiple of them, or fewer
+TILE = 64  # most tokens per step of the running softmax; a page has a multiple of a step's, or as many
 NEW = 16  # most tokens per sequence that the kernel itself writes; a matmul takes at least as many
 KEYS, VALUES = np.int32(0), np.int32(1)  # their indices in a page
 ROWS = (16, 32, 64)  # queries per program; a matmul of tensor cores takes at least 16
 MASKED = -1e30  # finite: a tile may hold no token that a row attends to
 NEAR = 2**31  # bytes: Triton's offsets have 64 bits only for arrays above 4 GiB, and 32 signed ones below
 EXACT_ROWS = ROWS[:1]  # for float32, which tensor cores would round: more rows do not fit into the registers
+SHARED = 96 * 2**10  # bytes for a program's matrices; of shared memory, GPUs without HBM have 99 KB a block
 
 
 def attend(
@@ -136,6 +137,20 @@ def splits(programs: int, tokens: int) -> int:
   return max(1, min(pl.cdiv(2 * kernels.MULTIPROCESSORS, programs), tokens // (2 * TILE)))
 
 
+def tile_of(rows: int, page: int, size: int, itemsize: int) -> int:
+  """Tokens per step: at most TILE and a page, and so few that queries, keys, values and weights fit into SHARED.
+
+  Args:
+    rows: queries per program.
+    size: width of a head.
+    itemsize: bytes per number in the matmuls' dtype.
+  """
+  tile = min(page, TILE)
+  while tile > NEW and ((rows + 2 * tile) * size + rows * tile) * itemsize > SHARED:
+    tile //= 2
+  return tile
+
+
 def _merged(out, mass):
   """The mean [n, t, H, h] of the parts' results [parts, n, t, H, h], weighted by 2 ** mass [parts, n, t, H]."""
   weights = jnp.exp2(mass - mass.max(axis=0, keepdims=True))
@@ -158,7 +173,7 @@ def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
   (*positions_ref, out_ref, mass_ref), written = refs[: 2 + writes], refs[2 + writes :]
   _, t, _, h = q_ref.shape
   _, _, KV, page, _ = pages_ref.shape
-  group, tile = heads // KV, min(page, TILE)
+  group, tile = heads // KV, tile_of(rows, page, h, q_ref.dtype.itemsize)
   i, kv, block, part = (pl.program_id(axis) for axis in range(4))
   # Row r is head r % group of token r // group: with 7 heads per group, row 8 is head 1 of token 1. Rows beyond the
   # last one repeat it: they write the same numbers to the same place.

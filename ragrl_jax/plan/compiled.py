@@ -60,7 +60,7 @@ def check(
     fill: mean number of tokens of an episode, divided by config.rollout.context.
     drawn: share of these tokens that the model samples.
     only: names of programs to compile; all if empty. The report leaves out the others.
-    index: a dense index that is split over the chips of every engine; None for none. Each episode searches once.
+    index: a dense index that is split over the chips of every host; None for none. Each episode searches once.
 
   Raises:
     ValueError: an invalid config or topology; the message says why.
@@ -88,7 +88,7 @@ def check(
   stays = sum(size for name, size in compiled.resident.items() if name != GRADIENT)
   compiled.programs, compiled.resident = compiled.programs + of_engine[0], compiled.resident | of_engine[1]
   if index is not None:
-    compiled.index(index)
+    compiled.index(index, list(own_mesh.devices.flat) if span == 1 else aot.devices(aot.of_hosts(topology)))
   if not only or switch.NAME in only:
     compiled.programs.append(switch.program(model, config.rollout, mesh, own_mesh))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
@@ -110,6 +110,7 @@ def check(
     span=span,
     fewest=memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, room),
     partial=bool(only),
+    base=compiled.base,
   )
 
 
@@ -166,7 +167,7 @@ class _Compiler:
     self.programs: list[Program] = []
     self.resident: dict[str, int] = {}
     self.conversation: Conversation | None = None
-    self.needed_flops = 0.0
+    self.needed_flops, self.base = 0.0, 0
 
   def add(self, name: str, lower, *, calls: int, work: float, hbm: float, turns: int = 1, pages: float = 0.0) -> None:
     """Compiles one program and appends it to `programs`.
@@ -215,9 +216,11 @@ class _Compiler:
     teacher = None
     if taught.path and not taught.itself and not taught.remote:
       shape = weights.config_of(hub.folder(taught.path, "config.loss.teacher.path", part="config"))
-      frozen = {"model.param_dtype": config.model.dtype, "model.lora.rank": 0, "model.lora.path": ""}
+      frozen = {"model.param_dtype": config.model.dtype, "model.remat": False}  # see `teaching.load`
+      frozen |= {"model.lora.rank": 0, "model.lora.path": ""}
       shape = dataclasses.replace(shape, vocab_size=self.shape.vocab_size)
       teacher = abstract_model(fields.replaced(config, frozen), shape, mesh)
+      teacher.room = self.model.room
     built = learner.Learner(
       self.model,
       settings,
@@ -341,7 +344,8 @@ class _Compiler:
     sizes_lib.check_model(c.num_kv_heads, c.vocab_size, engine_mesh.shape["tensor"], **c.parts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
-    weights = loader.Caster(dtype, c, engine_mesh, own=True).abstract(params)
+    caster = loader.Caster(dtype, c, engine_mesh, own=True)
+    weights, self.base = caster.abstract(params), aot.on_chip(caster.abstract(lora.split(self.model)[2]))
     at, pages = programs.Programs.cache_sharding(engine_mesh), sizes.cache_pages * sizes.replicas
     platform, tensor = engine_mesh.devices.flat[0].platform, engine_mesh.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
@@ -384,9 +388,9 @@ class _Compiler:
       pages=work.chunk_bytes - r.chunk * held,
     )
 
-  def index(self, index: index_lib.Index) -> None:
-    """Compiles the search of an index whose vectors are split over the chips of each engine."""
-    devices, engines = list(self.here.devices.flat), self.mesh.size // self.here.size
+  def index(self, index: index_lib.Index, devices: list[jax.Device]) -> None:
+    """Compiles the search of an index whose vectors are split over these devices, all of one host."""
+    engines = self.mesh.size // self.here.size
     self.resident[index_lib.VECTORS] = index.bytes(devices)
     if not self.only or index_lib.SEARCH in self.only:
       calls = math.ceil(self.load.episodes / engines / index.queries)

@@ -105,6 +105,7 @@ class Report:
     needed_flops: a chip's share of the learner's operations in a step, without remat's second forward pass.
     conversation: memory of a conversation in the cache.
     partial: whether only some of the run's programs were compiled. Memory and time of the others are then unknown.
+    base: bytes per chip of those of the engine's weights that adapters leave as they are. It keeps them in all steps.
   """
 
   topology: str
@@ -123,6 +124,7 @@ class Report:
   span: int = 1
   fewest: int | None = 1
   partial: bool = False
+  base: int = 0
 
   @property
   def chip(self) -> chips.Chip:
@@ -138,8 +140,8 @@ class Report:
   def needed(self) -> float:
     """Bytes per chip that the larger phase needs.
 
-    The engine's weights and cache are freed while the learner works, and the gradient while the engine works. The cache
-    is allocated after the weights have been copied.
+    The engine's cache and weights, but for the base of adapters, are freed while the learner works, and the gradient
+    while the engine works. The cache is allocated after the weights have been copied.
     """
     engine = sum(size for name, size in self.resident.items() if name.startswith(ENGINE))
     gradient, cache = self.resident[GRADIENT], self.resident.get(CACHE, 0)
@@ -147,7 +149,7 @@ class Report:
     if self.together:
       return stays + engine + gradient + max(map(self._room, (ENGINE, SWITCH, LEARNER)))
     switching = engine - cache + self._room(SWITCH)
-    return stays + max(engine + self._room(ENGINE), switching, gradient + self._room(LEARNER))
+    return stays + max(engine + self._room(ENGINE), switching, self.base + gradient + self._room(LEARNER))
 
   def _room(self, phase: str) -> float:
     """Largest temporaries of the programs of this phase."""

@@ -3,11 +3,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_engine as kit
 from flax import nnx
 
+from ragrl_jax.engine.loader import Caster
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -83,6 +85,14 @@ def test_devices_that_share_the_heads_draw_the_tokens_of_one(devices, speculate)
   channels, state = made._kv.cache[-4], made._kv.cache[-1]  # of the first delta layer and of the second
   shard = lambda x: x.sharding.shard_shape(x.shape)
   assert shard(channels)[2] == channels.shape[2] // 2 and shard(state)[2] == state.shape[2] // 2
+
+
+def test_what_the_decoder_computes_in_float32_is_not_rounded_for_the_engine():
+  weights = Caster(jnp.dtype("bfloat16"), CONFIG).abstract(nnx.state(model()))
+  leaves = jax.tree_util.tree_leaves_with_path(weights)
+  wide = {rules.names_of(path)[-1] for path, leaf in leaves if leaf.dtype == jnp.float32}
+  names = "attention_norm mlp_norm final_norm q_norm k_norm delta_norm conv log_decay step_bias"
+  assert wide == set(names.split())
 
 
 def test_a_memory_returns_from_the_host_bit_for_bit():

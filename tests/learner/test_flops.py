@@ -41,7 +41,8 @@ def test_operations_of_adapters_by_hand():
 def test_utilisation():
   device = lambda kind: types.SimpleNamespace(device_kind=kind)
   assert flops.mfu(989e12, 2.0, 4, device("NVIDIA H200")) == pytest.approx(1 / 8)
-  assert flops.peak(device("TPU v5 lite")) == 197e12 and flops.peak(device("TPU v5p")) == 459e12
+  kinds = {"TPU v5 lite": 197e12, "TPU v5p": 459e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 80GB HBM3": 989e12}
+  assert {kind: flops.peak(device(kind)) for kind in kinds} == kinds
   assert flops.mfu(1.0, 1.0, 1, device("cpu")) is None
 
 

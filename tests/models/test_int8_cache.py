@@ -130,11 +130,8 @@ def test_which_way_is_taken(platform, kv_dtype, kernel, dtype, passes):
   assert made.passes == passes
 
 
-def test_narrow_pages_under_wide_matmuls_are_not_the_tpus_kernels():
+def test_what_kernels_do_not_take_is_plain_or_refused():
   assert cache_lib.layout(SHAPE, 64, "float32", "tpu", kv_dtype="bfloat16").kernel == cache_lib.PLAIN
-
-
-def test_more_than_the_gpus_kernel_reaches_is_refused():
   made = cache_lib.layout(SHAPE, 64, "bfloat16", "gpu", kv_dtype="int8")
   most = 2**31 // (2 * 4 * 64 * 128)  # pages of 64 tokens in 2 GiB
   made.check(most)

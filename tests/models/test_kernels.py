@@ -75,8 +75,7 @@ def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
 
 def test_trees_of_one_level_as_segments_with_prefixes():
   segments, prefixes = kernels.segments(jnp.asarray(UNTIL))
-  np.testing.assert_array_equal(segments[0], SHARED[0])
-  np.testing.assert_array_equal(prefixes[0], PREFIXES[0])
+  np.testing.assert_array_equal((segments[0], prefixes[0]), (SHARED[0], PREFIXES[0]))
   # Two trunks, each with two branches, of which the last ends with its trunk; then a sequence alone, and padding.
   row = jnp.array([[4, 4, 3, 4, 8, 8, 7, 8, 10, 10, 0]], jnp.int32)
   segments, prefixes = kernels.segments(row)
@@ -117,6 +116,9 @@ def test_gpus_accept_every_row(monkeypatch):
   assert attention.attend(q, k, v, ids) == ("flash", True, True)
   assert attention.attend(q, k, v, ids, jnp.asarray(UNTIL)) == ("flash", False, True)
   assert attention.attend(*arrays(SHAPE)[:3], ids, causal=False) == ("flash", True, False)
+  # Blocks of wide heads fit into a smaller GPU: a row of 1 KB, of which two are held backward, and two streamed.
+  wide = jax.ShapeDtypeStruct((1, 64, 1, 256), jnp.float32)
+  assert [flash._blocks(sizes, wide) for sizes in (flash.FORWARD, flash.BACKWARD)] == [(32, 16), (16, 16)]
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")  # JAX 0.12

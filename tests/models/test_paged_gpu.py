@@ -29,7 +29,7 @@ def quantized(k, v, pages):
 
 @pytest.mark.parametrize("H, KV, h, page, t, window", [
   (7, 1, 64, 64, 1, None), (7, 1, 64, 64, 8, None), (28, 4, 16, 16, 8, None), (14, 2, 128, 128, 1, None),
-  (32, 8, 16, 32, 8, None), (2, 2, 16, 256, 1, None),
+  (32, 8, 16, 32, 8, None), (2, 2, 256, 128, 1, None),
   *((7, 1, 16, 16, t, window) for window, t in ((1, 1), (5, 8), (20, 1), (20, 20), (70, 8), (1000, 8))),
 ])  # fmt: skip
 def test_the_kernel_equals_plain_attention(H, KV, h, page, t, window):
@@ -86,10 +86,13 @@ def test_the_kernel_writes_the_calls_tokens(t, H, dtype, window):
   np.testing.assert_allclose(np.asarray(out, np.float32), want, atol=1e-5 if dtype == "float32" else 2e-2)
 
 
-def test_the_number_of_parts_follows_from_the_shape():
+def test_the_numbers_of_parts_and_of_a_steps_tokens_follow_from_the_shape():
   # 128 programs become 384 on the 132 multiprocessors of an H200, 512 are enough; a part has at least 128 tokens.
   wanted = {(64 * 2, 1024): 3, (64 * 4, 1024): 2, (256 * 2, 1024): 1, (2, 1024): 8, (2, 64): 1}
   assert {shape: paged_gpu.splits(*shape) for shape in wanted} == wanted
+  # 64 queries, keys and values of 256 numbers of 16 bits are 96 KB, without weights; a smaller GPU's block has 99.
+  wanted = {(64, 64, 256, 2): 32, (64, 16, 256, 2): 16, (32, 64, 256, 2): 64, (16, 64, 256, 4): 32, (64, 64, 64, 2): 64}
+  assert {shape: paged_gpu.tile_of(*shape) for shape in wanted} == wanted
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -151,8 +154,8 @@ def test_invalid_arguments_are_refused():
 
 def test_quantize():
   small, scale = cache_lib.quantize(jnp.array([[2.54, -1.27, 0.0], [0.0, 0.0, 0.0]]))
-  assert small.dtype == jnp.int8
-  np.testing.assert_array_equal(small, [[127, -64, 0], [0, 0, 0]])  # 1.27 / 0.02 = 63.5 rounds to even
+  # 1.27 / 0.02 = 63.5 rounds to even
+  np.testing.assert_array_equal(small, np.int8([[127, -64, 0], [0, 0, 0]]), strict=True)
   np.testing.assert_allclose(scale, [0.02, 0.0], rtol=1e-6)
 
 
@@ -194,12 +197,10 @@ def gap(model, tokens, dtype):
   return found.mean(), found.max()
 
 
-def test_pages_change_nothing(model_and_tokens):
-  assert gap(*model_and_tokens, dtype="float32")[1] < 1e-5
-
-
-@pytest.mark.parametrize("dtype, mean, most", [("bfloat16", 0.004, 0.02), ("int8", 0.02, 0.1)])
-def test_int8_and_bfloat16_pages_change_little(model_and_tokens, dtype, mean, most):
+@pytest.mark.parametrize("dtype, least, mean, most", [
+  ("float32", 0, 1e-5, 1e-5), ("bfloat16", 1e-5, 0.004, 0.02), ("int8", 1e-5, 0.02, 0.1),
+])  # fmt: skip
+def test_pages_change_nothing_and_narrower_numbers_little(model_and_tokens, dtype, least, mean, most):
   found = gap(*model_and_tokens, dtype=dtype)
   print(f"{dtype} keys and values: log-probabilities differ by {found[0]:.4f} in the mean, {found[1]:.4f} at most")
-  assert 1e-5 < found[0] < mean and found[1] < most
+  assert least <= found[0] < mean and found[1] < most

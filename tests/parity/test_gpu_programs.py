@@ -56,6 +56,10 @@ def test_the_network_connects_two_hosts():
   update, extend = report.programs
   assert extend.dcn == 0 and not extend.crossing  # a host's engine
   assert update.dcn == 0  # the gradient's norm is summed over fsdp, which is a host's GPUs
+  config, vectors = small(data=2, fsdp=4), index.Index(1_000_000)
+  config.rollout.mesh.replicas = 8  # one engine on both hosts, each of which has the whole index on its own GPUs
+  report = compiled.check(config, "h100:2x4", only=("nothing",), index=vectors)
+  assert report.span == 2 and report.resident[index.VECTORS] == vectors.bytes(aot.devices("h100:4"))
 
 
 @pytest.mark.parametrize("kind", gpus.GPUS)

@@ -73,9 +73,7 @@ def test_a_layers_kernels_count_as_often_as_it_runs():
   counted = dict(host_loops=2, host_branches=1)
   assert launches(TEXT) == gpu_kernels.Counts(token + 1, fewest=least + 1, **counted)
   assert launches(TEXT, turns=16) == gpu_kernels.Counts(16 * token + 1, fewest=16 * least + 1, **counted)
-
-
-def test_a_loop_with_a_known_count_does_not_wait_for_the_host():
+  # For a loop with a known count the host does not wait.
   known = TEXT.replace("body=%search", 'body=%search, backend_config={"known_trip_count":{"n":"7"}}')
   found, before = launches(known), launches(TEXT)
   assert found.host_loops == 1 and found.kernels == before.kernels - 3 + 7

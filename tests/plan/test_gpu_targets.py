@@ -69,7 +69,9 @@ def report(topology, resident):
   return Report(topology, 1, 16, 2, dict(data=16), 10**9, stays, (decode,), 8, 1000, 1.0, False, conversation)
 
 
-def test_a_gpus_links_are_named():
+def test_seconds_are_of_the_slowest_resource_of_which_a_gpus_links_are_named():
+  assert summary.seconds("h200:1", Program("x", 0.0, hbm=4800e9, flops=1.0)) == (1.0, "hbm")
+  assert all(report(f"{kind}:8", 0).peak > 1e14 for kind in chips.CHIPS)
   found = report("h200:2x8", GIB)
   assert found.seconds(found.programs[0]) == (3e9 / 50e9, "network")
   within = dataclasses.replace(found.programs[0], dcn=0.0)
@@ -98,6 +100,12 @@ def test_needing_more_memory_than_jax_reserves_is_reported():
     assert (found.fits, *of_memory) == (fits, says, says), gib
 
 
+def test_the_base_of_adapters_stays_in_the_engine_while_the_learner_works():
+  stays = {"gradient": 3 * GIB, "engine: weights": 5 * GIB}
+  needed = lambda base: dataclasses.replace(report("h200:8", 0), resident=stays, base=base * GIB).needed / GIB
+  assert (needed(0), needed(5)) == (5 + 2, 5 + 3)  # the engine needs more, with 2 of temporaries; the learner
+
+
 def test_a_part_of_the_programs_says_nothing_of_a_step():
   learn = dataclasses.replace((whole := report("h200:8", GIB)).programs[0], name="learner: accumulate")
   whole = dataclasses.replace(whole, programs=(learn,))
@@ -109,7 +117,3 @@ def test_a_part_of_the_programs_says_nothing_of_a_step():
   summary.refuse_unknown(["learner: accumulate"], part)
   with pytest.raises(ValueError, match="--only=learner:accumulate: the run has no program 'learner:accumulate'. Names"):
     summary.refuse_unknown(["learner:accumulate"], part)
-
-
-def test_every_chips_peak_is_known():
-  assert all(report(f"{kind}:8", 0).peak > 1e14 for kind in chips.CHIPS)

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from ragrl_jax.models import bert
-from ragrl_jax.plan import index, summary
+from ragrl_jax.plan import index
 
 
 def test_shares_by_hand():
@@ -51,10 +51,6 @@ def test_a_compiled_encoder_counts_its_work():
   made = index.encode(shape, jax.devices()[:2], texts=4, tokens=16)
   # A layer: four 16 x 16 matrices, two of 16 x 32; attention 4 · 16 · 16 a token. A chip has two texts of 16 tokens.
   assert made.flops == 2 * 16 * 2 * (2 * (4 * 256 + 2 * 512) + 4 * 16 * 16)
-
-
-def test_seconds_are_of_the_slowest_resource():
-  assert summary.seconds("h200:1", index.Program("x", 0.0, hbm=4800e9, flops=1.0)) == (1.0, "hbm")
 
 
 def test_an_index_that_needs_more_memory_than_jax_reserves_says_so():

@@ -5,13 +5,14 @@ import scale_temporaries as temporaries
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.models import lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, compiled, memory
+from ragrl_jax.plan import aot, compiled, memory, workload
 from ragrl_jax.plan.memory import Axes
-from ragrl_jax.settings import Settings
+from ragrl_jax.settings import Settings, fields
 
 SIZES = dict(d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4)
 SHAPE = DecoderConfig(vocab_size=12, **SIZES)
@@ -48,6 +49,15 @@ def test_parameters_as_the_rules_shard_them(family, tied, axes):
   model = compiled.abstract_model(Settings(), shape, mesh)
   placed = rules.place(mesh, nnx.state(model, nnx.Param))
   assert 4 * memory.counted(shape, axes).all == aot.on_chip(placed)
+
+
+@pytest.mark.parametrize("rank", [2, 0])
+def test_what_adapters_leave_as_it_is_stays_in_the_engine(rank):
+  config = fields.replaced(Settings(), {"model.lora.rank": rank})
+  model = compiled.abstract_model(config, SHAPE, mesh := mesh_lib.make(jax.devices()[:1]))
+  made = compiled._Compiler(config, mesh, mesh, model, SHAPE, workload.load(config), ("nothing",))
+  made.engine()
+  assert made.base == (made.resident["engine: weights"] - 4 * lora.size(model) if rank else 0)
 
 
 def test_resident_bytes():
@@ -87,12 +97,9 @@ def small(**learner):
   return config
 
 
-def test_tokens_of_a_chip():
-  assert temporaries.chip_tokens(small(), Axes(data=2, fsdp=2, tensor=2)) == 100
-  assert temporaries.chip_tokens(small(), Axes(fsdp=2, sequence=4)) == 4 * 100 / 8
-
-
 def test_room_of_a_gradient():
+  assert temporaries.chip_tokens(small(), Axes(fsdp=2, sequence=4)) == 4 * 100 / 8
+  assert temporaries.chip_tokens(small(), Axes(data=2, fsdp=2, tensor=2)) == 100
   axes = Axes(fsdp=4, tensor=2)  # 100 tokens per chip
   mine = 2 * 640 / 8 + 16 * 8 / 8 + 56
   inputs = 2 * 100 * 8 * 2  # of two layers, in bf16
@@ -119,9 +126,7 @@ def test_traffic_of_a_gradient():
   # Matrices in bf16 twice, gradients in float32 once; 1,600 hidden states in bf16 twice, their gradient in float32.
   assert fsdp == looked_up + 2 * 640 * 8 + 1600 * 8 * 8
   assert temporaries.score_sent(SMALL, small(micro_rows=16), Axes(fsdp=4)) == looked_up / 2 + 2 * 640 * 2 + 1600 * 8 * 2
-
-
-def test_rows_sharded_by_sequence_gather_their_keys():
+  # Rows that are sharded by sequence gather their keys.
   sent = lambda rows, cut: temporaries.accumulate_sent(SMALL, small(micro_rows=rows), Axes(sequence=cut), head=False)
   assert sent(8, 2) - sent(4, 1) == 3 * 2 * 2 * 800 * 2 * 2 * 4  # passes, layers, bytes, tokens, k and v, heads, width
 

@@ -20,23 +20,20 @@ def made(**learner):
   return config
 
 
-def test_every_episode_reads_its_own_prompt():
+def test_every_episode_reads_its_own_prompt_and_a_shared_one_counts_once_per_group():
   found = load_lib.load(made(), fill=0.5, drawn=0.2)  # 12 episodes of 50 tokens, 10 of them sampled
   assert (found.episodes, found.length, found.drawn, found.tokens) == (12, 50, 10, 600)
   assert found.read == 12 * 40 and found.packed == 600 and found.pairs == 12 * 50 * 51 / 2
+  found = load_lib.load(made(share_prompts=True), fill=0.5, drawn=0.2)
+  assert found.tokens == 600 and found.read == 3 * 40 and found.packed == 3 * 40 + 12 * 10
+  # A sampled token attends to the prompt, to those before it, and to itself.
+  assert found.pairs == 3 * 40 * 41 / 2 + 12 * sum(40 + i for i in range(1, 11))
 
 
 @pytest.mark.parametrize("fill, drawn", [(0.0, 0.5), (1.5, 0.5), (0.5, 0.0), (0.5, 1.5), (float("nan"), 0.5)])
 def test_shares_are_above_0_and_at_most_1(fill, drawn):
   with pytest.raises(ValueError, match=rf"fill={fill:g}, drawn={drawn:g}: each must be above 0"):
     load_lib.load(made(), fill=fill, drawn=drawn)
-
-
-def test_a_shared_prompt_counts_once_per_group():
-  found = load_lib.load(made(share_prompts=True), fill=0.5, drawn=0.2)
-  assert found.tokens == 600 and found.read == 3 * 40 and found.packed == 3 * 40 + 12 * 10
-  # A sampled token attends to the prompt, to those before it, and to itself.
-  assert found.pairs == 3 * 40 * 41 / 2 + 12 * sum(40 + i for i in range(1, 11))
 
 
 def test_blocks_end_with_their_mini_batch():

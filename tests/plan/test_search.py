@@ -49,19 +49,19 @@ def test_pages_are_those_of_conversations_of_mean_length():
   assert search.pages_for(config, load, 1, 4) == 4 * (8 + 4)  # a full conversation and a prompt on each replica
 
 
-def test_every_mesh_is_tried_once():
+def test_every_mesh_that_divides_evenly_is_tried_once():
   found = list(search.meshes(8))
   assert len(found) == len(set(found)) == 20  # ways to distribute three factors of two over four axes: C(6, 3)
   assert all(axes.size == 8 for axes in found)
-
-
-def test_only_meshes_that_divide_evenly():
   found = {choice.axes for choice in chosen()}
   assert max(axes.tensor for axes in found) == 4  # because of the key-value heads
   assert max(axes.sequence for axes in found) == 8  # 1,024 tokens in blocks of 128
   assert Axes(data=4, fsdp=4) in found and Axes(fsdp=16) in found
   twice = estimate.Slice("v5e:4x4", 32, 2)
   assert {choice.axes.data % 2 for choice in chosen(twice)} == {0}
+  odd = dataclasses.replace(SHAPE, vocab_size=32_001)  # neither 2 nor 4 divides it
+  found = list(search.choices(small(), odd, SLICE, workload.load(small())))
+  assert {choice.axes.tensor for choice in found} == {choice.tensor for choice in found} == {1}
 
 
 def test_rows_follow_the_mesh_and_cache_rows_the_lanes():
@@ -92,12 +92,6 @@ def test_conversations_beside_the_train_state():
   together = made("model", ahead=1)  # the learner works meanwhile
   spare = max(one.temporaries for one in together.programs)
   assert together.free == pytest.approx(15.75 * 2**30 - stays - engine - report.resident["gradient"] - spare)
-
-
-def test_a_vocabulary_that_tensor_does_not_divide_is_not_planned_for():
-  odd = dataclasses.replace(SHAPE, vocab_size=32_001)
-  found = list(search.choices(small(), odd, SLICE, workload.load(small())))
-  assert {choice.axes.tensor for choice in found} == {choice.tensor for choice in found} == {1}
 
 
 def test_int8_on_tpus_costs_plain_attention_and_on_gpus_saves_half():
