@@ -37,12 +37,17 @@ def plain(hidden, weights, targets, mask, temperature):
   return from_logits(logits, targets) * on, entropy(logits) * on
 
 
-def test_entropy_by_hand():
+def test_entropy_and_rows_without_a_token_by_hand():
   # Softmax of (log 1, log 2, log 5) is (1, 2, 5) / 8.
   weights = jnp.log(jnp.array([[1.0], [2.0], [5.0]]))
   _, found = logprobs.chunked(jnp.ones((1, 1, 1)), weights, jnp.array([[0]]), jnp.ones((1, 1)), chunk=1)
   p = np.array([1, 2, 5]) / 8
   np.testing.assert_allclose(found, [[-(p * np.log(p)).sum()]], rtol=1e-6)
+  # Softmax of (log 1, log 2, log 5, log 7) without row 1 is (1, 5, 7) / 13.
+  p = np.array([1, 5, 7]) / 13
+  whole = logprobs.without(jnp.log(jnp.array([[1.0, 2.0, 5.0, 7.0]])), ((1, 2),))
+  np.testing.assert_allclose(from_logits(whole, jnp.array([2])), [np.log(5 / 13)], rtol=1e-6)
+  np.testing.assert_allclose(entropy(whole), [-(p * np.log(p)).sum()], rtol=1e-6)
 
 
 @pytest.mark.parametrize("chunk, temperature, piece", [(1, 1.0, None), (6, 0.7, 4), (100, 1.0, 1), (100, 1.0, 5)])
@@ -64,14 +69,6 @@ def test_gradients_are_those_of_the_whole(inputs, piece):
   got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7, piece=piece))
   near(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7)), rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # untrained places get no gradient
-
-
-def test_rows_without_a_token_by_hand():
-  # Softmax of (log 1, log 2, log 5, log 7) without row 1 is (1, 5, 7) / 13.
-  p = np.array([1, 5, 7]) / 13
-  whole = logprobs.without(jnp.log(jnp.array([[1.0, 2.0, 5.0, 7.0]])), ((1, 2),))
-  np.testing.assert_allclose(from_logits(whole, jnp.array([2])), [np.log(5 / 13)], rtol=1e-6)
-  np.testing.assert_allclose(entropy(whole), [-(p * np.log(p)).sum()], rtol=1e-6)
 
 
 @pytest.mark.parametrize("piece", [None, 2])  # two pieces of two rows have no token at all
@@ -98,12 +95,14 @@ def test_masked_states_may_be_anything(inputs):
   jax.tree.map(np.testing.assert_array_equal, f(broken), f(hidden))
 
 
-def test_bfloat16_states_are_summed_in_float32(inputs):
+def test_bfloat16_states_are_summed_in_float32_and_greedy_sampling_is_refused(inputs):
   hidden, weights, targets = inputs
   got, _ = logprobs.chunked(hidden.astype(jnp.bfloat16), weights, targets, jnp.asarray(MASK), chunk=8)
   want, _ = plain(hidden, weights, targets, jnp.asarray(MASK), 1.0)
   assert got.dtype == jnp.float32
   np.testing.assert_allclose(got, want, atol=0.06)
+  with pytest.raises(ValueError, match="above 0"):
+    logprobs.chunked(*inputs, jnp.asarray(MASK), chunk=8, temperature=0.0)
 
 
 def test_the_first_piece_may_hold_the_greatest_logit_or_the_last():
@@ -134,11 +133,6 @@ def test_the_full_logits_are_never_materialised(inputs, piece):
   args = jax.ShapeDtypeStruct((rows, length, D), jnp.float32), jax.ShapeDtypeStruct((vocabulary, D), jnp.float32)
   memory = jax.jit(jax.grad(f, (0, 1))).lower(*args).compile().memory_analysis()
   assert memory.temp_size_in_bytes < 4 * rows * length * vocabulary / 3
-
-
-def test_greedy_sampling_is_refused(inputs):
-  with pytest.raises(ValueError, match="above 0"):
-    logprobs.chunked(*inputs, jnp.asarray(MASK), chunk=8, temperature=0.0)
 
 
 POLICY = np.array([[[0.3, -1.2, 2.0], [1.5, 0.0, -0.5]]], np.float32)

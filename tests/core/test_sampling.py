@@ -25,7 +25,7 @@ def random_logits(seed, n=B, v=V):
   return np.random.default_rng(seed).normal(size=(n, v)).astype(np.float32) * 2
 
 
-def test_a_draw_and_temperature_by_hand():
+def test_a_draw_and_temperature_by_hand_and_greedy_takes_the_first_of_the_likeliest():
   # Running sums of (.1, .2, .3, .4) are .1, .3, .6, 1. The first sum that exceeds the number gives the token.
   logits = np.log(np.tile(np.float32([0.1, 0.2, 0.3, 0.4]), (6, 1)))
   tokens, logprobs = draw(logits, [0.0, 0.05, 0.15, 0.35, 0.65, 0.99999994])
@@ -36,12 +36,8 @@ def test_a_draw_and_temperature_by_hand():
   tokens, logprobs = draw(logits, [1 / 17 - 1e-4, 1 / 17 + 1e-4], temperature=0.5)
   np.testing.assert_array_equal(tokens, [0, 1])
   np.testing.assert_allclose(logprobs, np.log([1 / 17, 16 / 17]), rtol=1e-5)
-
-
-def test_greedy_takes_the_first_of_the_likeliest_and_reports_temperature_one():
-  logits = np.float32([[0.0, 2.0, 2.0, 1.0]])
-  token, logprob = draw(logits, [0.999], temperature=0.0, top_k=3, top_p=0.1)
-  assert int(token[0]) == 1
+  token, logprob = draw(np.float32([[0.0, 2.0, 2.0, 1.0]]), [0.999], temperature=0.0, top_k=3, top_p=0.1)
+  assert int(token[0]) == 1  # the log-probability is that of temperature 1
   np.testing.assert_allclose(logprob, 2 - np.log(1 + 2 * np.exp(2) + np.exp(1)), rtol=1e-6)
 
 
@@ -71,10 +67,6 @@ def middle(logits, top_k, rank):
   return float((np.cumsum(weights)[rank] - weights[rank] / 2) / weights.sum())
 
 
-# (top_k, rank of the last token that top_p keeps; None: top_p 1)
-CASES = ((0, None), (1, 0), (5, None), (40, None), (2000, None), (0, 0), (0, 3), (0, 60), (40, 0), (40, 9), (400, 250))
-
-
 @pytest.mark.parametrize("vocabulary", [997, 1600])  # a prime number has one share, 1,600 has 16
 def test_filters_keep_what_float64_keeps_for_all_kinds_of_logits(vocabulary):
   draw_ = np.random.default_rng(3)
@@ -85,9 +77,11 @@ def test_filters_keep_what_float64_keeps_for_all_kinds_of_logits(vocabulary):
     peaked=np.where(np.arange(vocabulary) == 700, np.float32(10), noise),
     cut=np.where(noise > 0, noise, -np.inf).astype(np.float32),
   )  # fmt: skip
+  # (top_k, rank of the last token that top_p keeps; None: top_p 1)
+  ways = [(0, None), (1, 0), (5, None), (40, None), (2000, None), (0, 0), (0, 3), (0, 60), (40, 0), (40, 9), (400, 250)]
   rows, names = [], []
   for name, logits in kinds.items():
-    for top_k, rank in CASES:
+    for top_k, rank in ways:
       top_p = 1.0 if rank is None else middle(logits, top_k, rank)
       rows.append((logits, top_k, top_p))
       names.append(f"{name}, top_k {top_k}, rank {rank}")

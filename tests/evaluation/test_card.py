@@ -21,6 +21,7 @@ METRICS = dict(
   n=300, failed=2, unjudged=0, em=0.42, em_interval=[0.36, 0.48], f1=0.5, f1_interval=[0.44, 0.56], searches=1.5,
   seeds=3, settings=dict(retrieval=dict(index="/data/me/wiki", top_k=3), sampling="greedy", data="dev.jsonl"),
 )  # fmt: skip
+HOSTILE = "</script><img src=x>|`a`\n# [x](javascript:1) www.evil.example http://evil.example @you *b* \u202e"
 
 
 def run(folder, **given):
@@ -138,9 +139,6 @@ def test_a_made_up_runs_own_held_out_questions(tmp_path, monkeypatch):
   ((asked, before, after),) = held_out(12)
   assert asked.startswith("Held-out") and before["n"] == after["n"] == 150 and after["em"] > before["em"]
   assert held_out(11) == []
-
-
-HOSTILE = "</script><img src=x>|`a`\n# [x](javascript:1) www.evil.example http://evil.example @you *b* \u202e"
 
 
 def test_hostile_names_are_shown_as_text(tmp_path):

@@ -24,8 +24,7 @@ def place(tmp_path_factory):
   place = tmp_path_factory.mktemp("endpoint")
   writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
   towns = [Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
-  writers.write_passages(place / "corpus.jsonl.gz", towns)
-  retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index", progress=False)
+  retrieval.build_index(towns, "hashing", place / "index", progress=False)
   return place
 
 

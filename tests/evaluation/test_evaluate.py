@@ -29,8 +29,7 @@ def made(tmp_path_factory):
   place = tmp_path_factory.mktemp("evaluate")
   writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
   passages = [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
-  writers.write_passages(place / "corpus.jsonl.gz", passages)
-  retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index")
+  retrieval.build_index(passages, "hashing", place / "index")
   config = config_lib.default_config()
   config.recipe, config.switches = "search_r1", dict(instructions="none", max_searches=1)
   config.prompting.update(dict(tokenizer="bytes", chat=False))

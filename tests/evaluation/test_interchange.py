@@ -72,10 +72,8 @@ def test_the_check_refuses_what_is_wrong():
   asked = dict(step_id=1, source="user", message="Q")
   check(good | dict(steps=[asked]))
   odd = [dict(step_id=2), dict(reasoning_content="x"), dict(odd=1), dict(message=1)]
-  odd += [
-    dict(observation=dict(results=[dict(source_call_id="1")])),
-    dict(source="agent", metrics=dict(logprobs=[None])),
-  ]
+  odd.append(dict(observation=dict(results=[dict(source_call_id="1")])))
+  odd.append(dict(source="agent", metrics=dict(logprobs=[None])))
   for steps in ([], *([asked | one] for one in odd)):
     with pytest.raises(AssertionError):
       check(good | dict(steps=steps))

@@ -62,8 +62,7 @@ def test_answers_of_the_extractor_itself_fill_no_row(tmp_path):
 def test_the_commands_run_as_printed_in_miniature(tmp_path):
   """From the data to a filled table: all commands of three rows, for models of random weights (variant `smoke`)."""
   passages = [Passage(str(i), f"Town {i}", f"Town {i} was founded by Olaf {i}. It is old.") for i in range(12)]
-  writers.write_passages(tmp_path / "corpus.jsonl", passages)
-  retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
+  retrieval.build_index(passages, "bm25", tmp_path / "index", progress=False)
   splits = dict(train=range(8), test=range(8, 12))
   for split, numbers in splits.items():
     asked = [Example(f"{split}_{i}", f"Who founded Town {i}?", (f"Olaf {i}",), source="nq") for i in numbers]

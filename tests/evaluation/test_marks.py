@@ -59,13 +59,11 @@ def test_a_quote_is_marked_where_it_was_written_and_where_it_stands(said, marks,
   assert [only(one) for one in found[1]["found"]] == [[(*its, "quoted by the model") for its in of] for of in quoted]
 
 
-LISTED = "References:\n1. Oda was born in Velmar.\n2. Looms are old.\nQuestion: Where?"
-
-
 @pytest.mark.parametrize("prompt, said, there, mark", [
   ("Passage: Lis was a smith.", "<think> <retrieval>Lis was a smith</retrieval> </think>",
    ("Lis was a smith", "found", "quoted by the model"), ("Lis was a smith", "found", "stands in the prompt")),
-  (LISTED, "<relevance>[1]</relevance>", ("1. Oda was born in Velmar.", "cited", "cited by the model: 1"),
+  ("References:\n1. Oda was born in Velmar.\n2. Looms are old.\nQuestion: Where?", "<relevance>[1]</relevance>",
+   ("1. Oda was born in Velmar.", "cited", "cited by the model: 1"),
    ("[1]", "cite", "cites 1. Oda was born in Velmar.")),
 ])  # fmt: skip
 def test_words_and_numbered_references_of_the_prompt_can_be_quoted_and_cited(prompt, said, there, mark):

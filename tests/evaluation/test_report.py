@@ -38,7 +38,7 @@ def page(fake_run):
   return page_lib.write_report(fake_run).read_text(encoding="utf-8")
 
 
-def test_the_page_is_one_file_that_loads_nothing_and_names_the_hashes_of_its_scripts(page):
+def test_the_page_is_one_file_that_loads_nothing_and_its_scripts_are_hashed_and_make_text_nodes_only(page):
   for name in ("script", "style"):
     text = re.search(rf"<{name}>(.*?)</{name}>", page, re.S)[1]
     assert f"{name}-src '{rendering.hash_of(text)}'" in page
@@ -47,16 +47,13 @@ def test_the_page_is_one_file_that_loads_nothing_and_names_the_hashes_of_its_scr
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown)
   assert page.count("<script") == page.count("</script>") == 17  # data, steps, list, answers and script
   assert len(re.findall(r'<script type="(?:text/plain|application/json)"', page)) == 16
-
-
-def test_scripts_make_text_nodes_only():
   # The scripts never parse text as markup, so nothing that a model wrote can become an element.
   for name in {*rendering.SCRIPTS, *rendering.QUESTIONS}:
     script = (rendering.TEMPLATES / name).read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|</script", script)
 
 
-def test_the_summary_of_the_page(page):
+def test_the_summary_and_the_curves_of_the_page(page):
   said = words(page)
   assert "search_r1" in said and "Steps 60" in said and "qwen3, 4 layers of 128" in said
   assert "Exact match 0.166 → 0.916" in said and "The bottleneck is rollout" in said
@@ -64,9 +61,6 @@ def test_the_summary_of_the_page(page):
   assert "evaluate – 39 s" in said and "not timed" not in said
   assert "First at step 37, in 1 row of metrics.jsonl" in said  # the gradient norm that is not finite
   assert "steps 60 100" in said  # the only changed setting, with its value and its default
-
-
-def test_the_data_of_the_curves(page):
   data = data_of(page)
   assert {panel["title"] for panel in data["curves"]["panels"]} >= {
     "Reward", "Term: answer", "Term: format", "Term: retrieval", "Outcome", "Searches per question",

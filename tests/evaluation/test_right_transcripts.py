@@ -14,6 +14,7 @@ from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]
+SHOWN = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
 FOUND = (ENVIRONMENT, "\n\n<information>Doc 1(Title: T) Ann.</information>\n\n")
 RIGHT = [(MODEL, "<search> who </search>"), FOUND, (MODEL, "<answer> Ann </answer>")]
 # Of the first question; and the second's.
@@ -53,16 +54,14 @@ def test_cut_and_failed_episodes_are_not_kept_nor_passages_that_the_prompt_lacke
   failed = lambda episode: dataclasses.replace(episode, ended="failed", failure="gone")
   folders = [sampled(tmp_path / "cut", SHORT, OSLO, change=cut), sampled(tmp_path / "gone", SHORT, OSLO, change=failed)]
   assert demonstrations.keep_right(folders, EXAMPLES) == ([], {"cut off": 2, "failed": 2})
-  rows = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
-  kept, _ = demonstrations.keep_right([sampled(tmp_path / "a", SHORT, OSLO, own_passages=False)], rows)
+  kept, _ = demonstrations.keep_right([sampled(tmp_path / "a", SHORT, OSLO, own_passages=False)], SHOWN)
   assert [example.passages for example, _ in kept] == [(), ()]
 
 
 def test_what_cannot_be_trained_on(tmp_path):
   good = sampled(tmp_path / "good", RIGHT, OSLO)
-  shown = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
-  given = sampled(tmp_path / "shown", SHORT, OSLO, recipe="untrained", preset="given", examples=shown)
-  assert demonstrations.keep_right([given], shown)[1] == {"kept": 2}
+  given = sampled(tmp_path / "shown", SHORT, OSLO, recipe="untrained", preset="given", examples=SHOWN)
+  assert demonstrations.keep_right([given], SHOWN)[1] == {"kept": 2}
   others = [dataclasses.replace(example, passages=(Passage("q", "T", "Bob."),)) for example in EXAMPLES]
   for folders, examples, says in (
     ([good, sampled(tmp_path / "other", RIGHT, OSLO, preset="repo")], EXAMPLES, "differ in switches"),
@@ -70,11 +69,9 @@ def test_what_cannot_be_trained_on(tmp_path):
     ([sampled(tmp_path / "sure", SHORT, OSLO, recipe="untrained", preset="sure")], EXAMPLES, "several conversations"),
     ([sampled(tmp_path / "given", SHORT, OSLO, recipe="untrained", preset="given")], EXAMPLES, "2 of its 2 questions"),
     ([sampled(tmp_path / "agent", SHORT, OSLO, recipe="agent", preset="paper")], EXAMPLES, "program's own messages"),
-    ([given], others, "other passages in --data"),
-    ([good], EXAMPLES[:1], "question '2' is not in --data"),
-    ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"),
-    ([tmp_path], EXAMPLES, "it has no metrics.json"),
-  ):
+    ([given], others, "other passages in --data"), ([good], EXAMPLES[:1], "question '2' is not in --data"),
+    ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"), ([tmp_path], EXAMPLES, "it has no metrics.json"),
+  ):  # fmt: skip
     refused(says, demonstrations.keep_right, folders, examples)
 
 

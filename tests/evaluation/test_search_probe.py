@@ -10,7 +10,6 @@ from console import ragrl
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval, settings, structs
-from ragrl_jax.data import writers
 from ragrl_jax.evaluation import search_probe
 from ragrl_jax.store import changes
 from ragrl_jax.testing import scripted
@@ -35,10 +34,8 @@ EXAMPLES = [example(i) for i in range(30)]
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-  place = tmp_path_factory.mktemp("index")
-  writers.write_passages(place / "corpus.jsonl", PASSAGES)
-  retrieval.build_index(place / "corpus.jsonl", "bm25", place / "index", progress=False)
-  return retrieval.load_index(place / "index")
+  folder = tmp_path_factory.mktemp("index") / "bm25"
+  return retrieval.load_index(retrieval.build_index(PASSAGES, "bm25", folder, progress=False))
 
 
 def run(coroutine):

@@ -16,7 +16,7 @@ EXAMPLE = Example(
   "1", "Who {is} it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(0, 4),
   evidence=((0, "Text number 1."), (4, "More of 5.")),
 )  # fmt: skip
-paper, repo = recipes.get("arena"), recipes.get("arena", "repo")
+paper, repo, JUDGED = recipes.get("arena"), recipes.get("arena", "repo"), recipes.get("arena", "judge")
 NOTHING = dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0)
 
 
@@ -88,9 +88,6 @@ def test_accuracy_as_f1():
   terms, reward = scored(said(answer="Ann"), recipe)
   assert terms["accuracy"] == pytest.approx(2 / 3) and terms["bonus"] == 0.0 and reward == pytest.approx(2 + 2 / 3)
   assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, [("model", said(answer="Ann"))])) == 0.0
-
-
-JUDGED = recipes.get("arena", "judge")
 
 
 @pytest.mark.parametrize(("answer", "verdicts", "accuracy", "reward"), [

@@ -33,6 +33,7 @@ def searched(number, thought):
 
 EPISODES = [searched(n, f"<think> There are {n if n % 3 else 'many'} mayors of Oslo. </think>") for n in range(12)]
 PAIRS = distil.pairs(episode for _, episode in EPISODES)
+ASKED = [("p", str(number)) for number in range(10)]  # pairs as judges get them
 
 
 def test_pairs_are_complete_and_occur_once():
@@ -77,9 +78,6 @@ class Refuses:
     if refused:
       raise judge_api.JudgeFailed("400", refused, {pair: 1.0 for pair in pairs if pair not in refused})
     return [1.0] * len(pairs)
-
-
-ASKED = [("p", str(number)) for number in range(10)]
 
 
 def test_a_refused_pair_has_no_verdict_and_stops_nothing(tmp_path):
@@ -167,10 +165,7 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge compared with itself
   told = make(f"--compare={tmp_path}/held_out.jsonl.gz", "--term=think_search")
   assert told.returncode == 2 and "labels are of another term: give --term=information_think." in told.stderr
-  with serving(lambda messages, number: "Yes." if number > 9 else "1") as (
-    endpoint,
-    _,
-  ):  # no verdict on some: few are left
+  with serving(lambda messages, number: "Yes." if number > 9 else "1") as (endpoint, _):  # no verdict on three
     asked = [f"--config.judge.{name}" for name in ("kind=llm", "model=m", "concurrency=1", f"endpoint={endpoint}")]
     told = make(f"--episodes={tmp_path}", f"--out={tmp_path}/few", "--held_out=11", *asked)
   assert told.returncode == 1 and "3 of 12 pairs got no answer" in told.stderr and "3 pairs got" in told.stdout, told

@@ -180,15 +180,12 @@ def test_only_needed_answers_are_requested():
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(1 / 3)
 
 
-def test_a_probe_without_room_earns_nothing():
+def test_a_probe_without_room_or_with_an_answer_that_is_never_closed_earns_nothing():
   reason = "<reason>I look. </reason>"
   room = len(paper.prompt.messages(EXAMPLE)[0]["content"].encode()) + len(reason) + 5
   episode, tape = scripted.play(paper, EXAMPLE, [reason, "never said"], room=room)
   assert ("full", "\n<answer>") in tape and episode.facts["reason_answer"] == ""
   assert paper.score(EXAMPLE, episode)["answer"] == 0.0
-
-
-def test_an_answer_of_a_probe_that_is_never_closed_is_none():
   episode, _ = scripted.play(paper, EXAMPLE, [said(), "Paris", "Paris</answer>"])
   assert (episode.facts["reason_answer"], episode.facts["extract_answer"]) == ("", "Paris")
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
@@ -224,17 +221,14 @@ def test_a_reply_without_the_section_has_no_answer_from_it(preset, absent):
   assert recipe.measures(EXAMPLE, episode)[f"f1_from_{absent}"] is None
 
 
-def test_passages_are_searched_for_where_there_are_none():
+def test_passages_are_searched_for_where_there_are_none_but_not_in_closed_book():
   bare = dataclasses.replace(EXAMPLE, passages=())
   with mock.patch.object(scripted.ScriptedTools, "search", mock.AsyncMock(return_value=PASSAGES)) as search:
     episode, tape = scripted.play(recipes.get("lear", "answers_f"), bare, [said()])
   search.assert_awaited_once_with(EXAMPLE.question, 5)
   assert tape[0] == ("start", paper.prompt.messages(EXAMPLE)[0]["content"])
   assert episode.facts["passage_tokens"] == len(paper.prompt.context(EXAMPLE).encode())
-
-
-def test_closed_book_searches_for_nothing():
-  recipe, bare = recipes.get("lear", "generator", top_k=0), dataclasses.replace(EXAMPLE, passages=())
+  recipe = recipes.get("lear", "generator", top_k=0)
   episode, tape = scripted.play(recipe, bare, ["<answer>Paris</answer>"])
   assert tape[0] == ("start", recipe.prompt.messages(bare)[0]["content"]) and recipe.outcome(bare, episode) == 1.0
   _, tape = scripted.play(recipe, EXAMPLE, ["<answer>Paris</answer>"])  # passages of the question are shown

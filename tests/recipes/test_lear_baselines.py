@@ -106,11 +106,16 @@ def test_the_evidence_that_is_cut_is_what_the_probe_sees():
   assert next(text for kind, text, *_ in tape[2:] if kind == "start").endswith("<extract>It is</extract>\n<answer>")
 
 
-def test_closed_book_speaks_of_no_passages():
+def test_closed_book_speaks_of_no_passages(tmp_path):
   recipe = recipes.get("lear", "generator", top_k=0)
-  shown = recipe.prompt.messages(dataclasses.replace(EXAMPLE, passages=()))[0]["content"]
+  bare = dataclasses.replace(EXAMPLE, passages=())
+  shown = recipe.prompt.messages(bare)[0]["content"]
   assert "assage" not in shown and "Where is the tower?" in shown and "<answer>" in shown
   assert "assage" in recipe.prompt.messages(EXAMPLE)[0]["content"]
+  file = tmp_path / "words.txt"
+  file.write_text("Q {question}")  # a closed-book file has no passages, and an extractor's must have them
+  closed = recipes.get("lear", "generator", top_k=0, instructions=f"file:{file}").prompt.messages(bare)
+  assert closed == [dict(role="user", content=f"Q {EXAMPLE.question}")]
 
 
 # ---- unearned reward: the table of README.md -------------------------------------------------------------------------
@@ -166,11 +171,3 @@ def test_tricks_and_measures_are_logged():
   shown = harness.summarise([harness.prediction(recipe, one) for one in rewards.score(recipe, [EXAMPLE] * 4, made, 0)])
   flat = harness.flat(shown)
   assert flat["evaluation/measure/f1_in_full"] == 1.0 and not declared.undeclared(flat)
-
-
-def test_a_closed_book_wording_from_a_file(tmp_path):
-  file = tmp_path / "words.txt"
-  file.write_text("Q {question}")  # a closed-book file has no passages, and an extractor's must have them
-  bare = dataclasses.replace(EXAMPLE, passages=())
-  closed = recipes.get("lear", "generator", top_k=0, instructions=f"file:{file}").prompt.messages(bare)
-  assert closed == [dict(role="user", content=f"Q {EXAMPLE.question}")]

@@ -86,8 +86,7 @@ def test_every_row_of_a_table_is_trained_for_equal_epochs(tmp_path):
 
 def ask_without_passages(folder):
   """Writes an index, and two questions of which the first has no passages."""
-  writers.write_passages(folder / "corpus.jsonl", PASSAGES)
-  retrieval.build_index(folder / "corpus.jsonl", "bm25", folder / "index", progress=False)
+  retrieval.build_index(PASSAGES, "bm25", folder / "index", progress=False)
   bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
   writers.write_examples(folder / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
 

@@ -27,6 +27,8 @@ EVERY = [
   for preset in room.PRESETS
   if name not in SPOKEN and preset not in ("original", "reward_model")  # their whole reply is the answer, or a verdict
 ]
+SEARCHING = [(name, preset) for name, preset in EVERY if name in ("search_r1", "veritas", "when_to_search", "released")]
+SEARCHING = [(name, preset) for name, preset in SEARCHING if preset not in ("r1", "given")]
 ANSWERS = {"tags": "<answer> Oslo </answer>", "boxed": "<answer> It is \\boxed{Oslo} </answer>", "box": "\\boxed{Oslo}"}
 
 
@@ -62,10 +64,6 @@ def test_a_mention_loses_no_answer(name, preset):
   if name != "care":  # its answer is all that follows "Answer:"
     across = f"<think> It opens with {results[0]} </think>{answer}, and closes with {results[1]}."
     assert recipe.parser.answer(across) == "Oslo"  # no block begins in a thought and ends outside
-
-
-SEARCHING = [(name, preset) for name, preset in EVERY if name in ("search_r1", "veritas", "when_to_search", "released")]
-SEARCHING = [(name, preset) for name, preset in SEARCHING if preset not in ("r1", "given")]
 
 
 @pytest.mark.parametrize(("name", "preset"), SEARCHING)

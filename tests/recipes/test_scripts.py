@@ -6,6 +6,7 @@ import random
 
 import pytest
 from console import ragrl
+from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, settings, structs
@@ -41,10 +42,8 @@ VARIANTS = (
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("scripts")
-  writers.write_passages(folder / "corpus.jsonl", (LINZ, WEBER, *OTHERS))
-  retrieval.build_index(folder / "corpus.jsonl", "bm25", folder / "index", progress=False)
-  return folder / "index"
+  folder = tmp_path_factory.mktemp("scripts") / "index"
+  return retrieval.build_index((LINZ, WEBER, *OTHERS), "bm25", folder, progress=False)
 
 
 def maker(name, index, **switches):
@@ -158,10 +157,9 @@ def test_the_seed_draws_the_questions(index):
 
 
 def test_recipes_without_a_script_or_an_index_are_refused(index):
-  with pytest.raises(ValueError, match="veritas with these switches has no demonstrations; there are some for arena"):
-    maker("veritas:reward_model", index)
-  with pytest.raises(ValueError, match=r"config\.retrieval\.index is empty, and search_r1 searches: name an index"):
-    maker("search_r1", "")
+  says = "veritas with these switches has no demonstrations; there are some for arena"
+  refused(says, maker, "veritas:reward_model", index)
+  refused(r"config\.retrieval\.index is empty, and search_r1 searches: name an index", maker, "search_r1", "")
 
 
 def test_steps_that_are_not_of_the_supporting_passages_are_ignored():
@@ -170,7 +168,7 @@ def test_steps_that_are_not_of_the_supporting_passages_are_ignored():
     assert [fact.sentence for fact in facts][-1] == BORN and len(facts) == 2
 
 
-def test_a_no_is_not_looked_for_in_the_passages():
+def test_a_no_is_not_looked_for_in_the_passages_and_an_unanswerable_row_is_not_shown():
   ashe = Passage("1", "Ashe", "Ashe was an American tennis player. He was No. 3 in July.")
   no = Example("a", "Are Ashe and Noah tennis players of the same country?", ("No.",), (ashe,), (0,))
   (fact,) = scripts.facts(no)
@@ -178,11 +176,8 @@ def test_a_no_is_not_looked_for_in_the_passages():
   oslo = dataclasses.replace(no, passages=(Passage("1", "Oslo", "Oslo has no port. It is in Norway."),))
   (fact,) = scripts.facts(dataclasses.replace(oslo, golds=("Norway", "NO")))
   assert (fact.sentence, fact.golds) == ("It is in Norway.", ("Norway",))
-
-
-def test_a_row_that_is_marked_as_unanswerable_is_not_shown():
-  with pytest.raises(scripts.NotShown, match="unanswerable"):
-    scripts.facts(dataclasses.replace(ONE_HOP, meta=dict(answerable=False)))
+  marked = dataclasses.replace(ONE_HOP, meta=dict(answerable=False))
+  refused("unanswerable", scripts.facts, marked, error=scripts.NotShown)
 
 
 def test_the_command(tmp_path):

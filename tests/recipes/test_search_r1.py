@@ -119,7 +119,7 @@ def test_passages_are_cut_and_blocks_stay_closed():
 # ---- what is read ---------------------------------------------------------------------------------------------------
 
 
-def test_actions():
+def test_actions_of_one_pair_and_of_several():
   for text, action in [
     ("<think> a </think> <search> q </search>", ("search", "q")),
     ("<answer>\n Paris\n</answer>", ("answer", "Paris")),
@@ -133,9 +133,6 @@ def test_actions():
     ("<think> the <information> says so </think> <answer> q </answer>", ("answer", "q")),  # a mention
   ]:  # fmt: skip
     assert paper.parser.act(text) == repo.parser.act(text) == action
-
-
-def test_actions_of_several_pairs():
   nested, two = "<search> a <search> b </search>", "<answer> a </answer> then <search> b </search>"
   assert paper.parser.act(nested) == ("search", "b")
   assert repo.parser.act(nested) == ("search", "a <search> b")

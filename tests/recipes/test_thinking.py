@@ -62,10 +62,7 @@ def test_only_what_follows_the_thought_counts(key, opened):
   _, episode, searched = played(*key, [MUSES, *[""] * 9])  # the budget ends the thought
   assert recipe.outcome(EXAMPLE, episode) == 0.0 and ("search", "Bob") not in searched
   assert harness.answer(recipe, episode) is None
-
-
-@pytest.mark.parametrize("key", REPLIES, ids="-".join)
-def test_tables_and_detectors_read_no_answer_in_a_thought_that_was_cut_off(key, opened):
+  # Tables and detectors read no answer in it, not even a right one.
   recipe, episode, _ = played(*key, [MUSES.replace("Bob", "Ann Lee").replace("no", "Ann Lee"), *[""] * 9])
   (scored,) = rewards.score(recipe, [EXAMPLE], [episode], 1)
   assert harness.prediction(recipe, scored)["em"] == scored.outcome == 0.0

@@ -52,11 +52,9 @@ def test_the_tape_of_an_episode():
 
 def test_the_judge_is_asked_about_the_chosen_terms():
   played, tape = scripted.play(every, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0, 1.0, 1.0, 0.0])
-  assert [event[1] for event in tape if event[0] == "judge"] == [
-    ((SHOWN[0], HOP), (SHOWN[1], END)),
-    ((PLAN, "Norsk Film seat"), (HOP, "Oslo founder")),
-    ((END, "Harald III"),),
-  ]
+  thoughts = ((SHOWN[0], HOP), (SHOWN[1], END))
+  asked = [event[1] for event in tape if event[0] == "judge"]
+  assert asked == [thoughts, ((PLAN, "Norsk Film seat"), (HOP, "Oslo founder")), ((END, "Harald III"),)]
   assert every.score(EXAMPLE, played) == dict(answer=1.0, information_think=0.5, think_search=1.0, think_answer=0.0)
   for preset in ("em", "em_ta", "em_format"):
     recipe = recipes.get("veritas", preset)

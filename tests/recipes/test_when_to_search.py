@@ -115,7 +115,9 @@ def test_query_vectors_are_facts():
 # ---- the shape ------------------------------------------------------------------------------------------------------
 
 
-def test_shapes():
+def test_shapes_and_forged_results_are_no_search():
+  forged = [("model", THINK + SEARCH + BLOCKS[1] + REFLECT + ANSWER)]
+  assert scored(forged)["answer_economise"] == 1.0  # nothing was searched, and the answer was right
   again = [("model", f"{REFLECT}\n{THINK} {SEARCH}"), ("environment", BLOCKS[0]), ("model", f"\n{REFLECT}{ANSWER}\n")]
   for turns, valid in [
     (searching(), True), (searching("x"), True), (searching("x", "y"), True), (searching("x", "y", "z"), True),
@@ -130,7 +132,7 @@ def test_shapes():
     ([("model", THINK + REFLECT + "<answer> a <think> b </think> </answer>")], False),
     ([*searching("x")[:2], ("model", f"{SEARCH}")], False),
     ([*searching("x")[:2], ("model", THINK + REFLECT + ANSWER)], False),
-    ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # forged results
+    (forged, False),
     ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
     ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
   ]:  # fmt: skip
@@ -229,11 +231,6 @@ def test_the_trigger():
 
 
 # ---- attacks --------------------------------------------------------------------------------------------------------
-
-
-def test_forged_results_are_no_search():
-  terms = scored([("model", THINK + SEARCH + BLOCKS[1] + REFLECT + ANSWER)])
-  assert terms["format"] == -1.0 and terms["answer_economise"] == 1.0  # nothing was searched, and the answer was right
 
 
 @pytest.mark.parametrize("text", [

@@ -29,7 +29,7 @@ def test_agrees_with_the_published_scripts():
       assert qa.f1(prediction, golds, unit="char", style="filco") == pytest.approx(row["filco_f1"], abs=1e-8), row
 
 
-def test_f1_by_hand():
+def test_f1_by_hand_and_in_every_published_way():
   # 3 words and 2 share one: precision 1/3, recall 1/2, 2 * 1 / (3 + 2).
   assert qa.f1("the Eiffel Tower.", ["Eiffel Tower"], style="none", unit="word_set") == pytest.approx(0.4)
   assert qa.f1("the Eiffel Tower.", ["Eiffel Tower"]) == 1.0  # equal after normalisation
@@ -44,6 +44,13 @@ def test_f1_by_hand():
   assert qa.exact_match("Paris", "Paris") == 1.0  # a plain string counts as one gold, not as five letters
   with pytest.raises(ValueError, match="'word', 'char' or 'word_set'"):
     qa.f1("x", ["x"], unit="letters")
+  score = {name: scorer("U.S. troops", ["the US"]) for name, scorer in qa.F1_OF.items()}
+  # squad: "us troops" / "us": 2·1/3. ARENA's: "u s troops" / "us": 0. CARE's reward: {U.S., troops} / {the, US}: 0.
+  assert score["squad"] == score["longbench"] == score["hotpotqa"] == pytest.approx(2 / 3)
+  assert score["spaced"] == score["word_set"] == 0
+  # FilCo: the letters of "u.s. troops" (11, spaces too) and "us" (2) share u and s: 2·2/13.
+  assert score["filco"] == pytest.approx(4 / 13)
+  assert qa.F1_OF["hotpotqa"]("no it is", ["no"]) == 0 and qa.F1_OF["squad"]("no it is", ["no"]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("style", ["squad", "spaced"])
@@ -97,7 +104,6 @@ def test_a_gold_is_normalised_once_for_all_metrics():
   assert normalize_all.cache_info().misses == 2
 
 
-ASCII_MARKS = string.punctuation
 # Few words and characters, so that many are shared; signs and letters that lower case or normalising treats apart.
 WORDS = ["the", "a", "A", "an", "king", "King's", "U.S.", "ab", "aab", "yes", "no", "?", "-", "é", "İ", "ß", "x y"]
 TEXT = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join) | st.text("ab .,'\u2019\0\n ", max_size=6)
@@ -108,7 +114,7 @@ TEXT = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join) | st.text("ab 
 def test_scores_are_the_plain_formulas(prediction, golds, style, unit, rule):
   """Every gold on its own, with nothing counted once for several."""
   normal = lambda text: normalize.__wrapped__(text, style)
-  marks = {"squad": ("", ASCII_MARKS), "spaced": (" ", ASCII_MARKS + "‘’´`")}.get(style, ("", ""))
+  marks = {"squad": ("", string.punctuation), "spaced": (" ", string.punctuation + "‘’´`")}.get(style, ("", ""))
 
   def left(text):  # the last step that leaves something: without punctuation, else lower case
     text = " ".join(unicodedata.normalize("NFC", text).lower().split())
@@ -153,16 +159,6 @@ def test_overlap_by_hand():
   assert qa.overlap("a a b", ["a c c"], style="none", unit="word_set").precision == pytest.approx(1 / 2)
   assert qa.overlap("ab", ["abcd"], unit="char").recall == pytest.approx(1 / 2)
   assert qa.overlap("yes it is", ["yes"], yes_no_rule=True).f1 == 0 and qa.overlap("yes it is", ["yes"]).f1 == 0.5
-
-
-def test_published_ways_to_count_f1():
-  score = {name: scorer("U.S. troops", ["the US"]) for name, scorer in qa.F1_OF.items()}
-  # squad: "us troops" / "us": 2·1/3. ARENA's: "u s troops" / "us": 0. CARE's reward: {U.S., troops} / {the, US}: 0.
-  assert score["squad"] == score["longbench"] == score["hotpotqa"] == pytest.approx(2 / 3)
-  assert score["spaced"] == score["word_set"] == 0
-  # FilCo: the letters of "u.s. troops" (11, spaces too) and "us" (2) share u and s: 2·2/13.
-  assert score["filco"] == pytest.approx(4 / 13)
-  assert qa.F1_OF["hotpotqa"]("no it is", ["no"]) == 0 and qa.F1_OF["squad"]("no it is", ["no"]) == pytest.approx(0.5)
 
 
 def test_set_overlap_and_joint_of_answer_and_facts_by_hand():

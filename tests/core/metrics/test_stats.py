@@ -153,9 +153,7 @@ def test_brier_and_calibration_error_by_hand():
   # An edge belongs to the bin below: .5 and 0 are in the first.
   assert stats.calibration_error([0.5, 0.0, 0.9], [1, 0, 1], bins=2) == pytest.approx((0.5 + 0.1) / 3)
   assert stats.calibration_error([0.7] * 10, [1] * 7 + [0] * 3) == pytest.approx(0.0)
-
-
-def test_sure_answers_of_a_known_chance_are_calibrated():
+  # Answers that are right as often as they say are calibrated.
   said, drawn = np.random.default_rng(0).random((2, 50_000))
   assert stats.calibration_error(said, drawn < said) < 0.01
   assert stats.brier(said, drawn < said) == pytest.approx(1 / 6, abs=0.005)  # the mean of p (1 - p)

@@ -6,6 +6,7 @@ import pytest
 from ragrl_jax.core.rewards import quotes
 
 CONTEXT = "The Eiffel Tower\nstands in   Paris. It was built in 1889 by Gustave Eiffel's company."
+LONG = "abcde " * 60
 
 
 def plain(quote, context, threshold=quotes.SOFT):
@@ -25,21 +26,17 @@ def test_exact_and_a_quote_that_spans_two_contexts_is_in_neither():
   assert not quotes.exact("x", [])
 
 
-@pytest.mark.parametrize(("quote", "found"), [
-  ("STANDS IN PARIS.", True),
+@pytest.mark.parametrize(("quote", "context", "found"), [
+  ("STANDS IN PARIS.", CONTEXT, True),
   # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
-  ("in Paris It was buit", True),
-  ("stands in Berlin.", False),  # little more than "stands in " matches: 2 · 11 / 33
-  ("", False), ("word " * 40, False),
+  ("in Paris It was buit", CONTEXT, True),
+  ("stands in Berlin.", CONTEXT, False),  # little more than "stands in " matches: 2 · 11 / 33
+  ("", CONTEXT, False), ("word " * 40, CONTEXT, False),
+  # Like difflib, it finds few near matches in long texts.
+  (LONG, LONG, True), ("b" + LONG[1:], LONG, False), ("b" + LONG[1:180], LONG, True),
 ])  # fmt: skip
-def test_soft(quote, found):
-  assert quotes.soft(quote, CONTEXT) == plain(quote, CONTEXT) == found
-
-
-def test_like_difflib_soft_finds_few_near_matches_in_long_texts():
-  context = "abcde " * 60
-  for quote, found in ((context, True), ("b" + context[1:], False), ("b" + context[1:180], True)):
-    assert quotes.soft(quote, context) == plain(quote, context) == found
+def test_soft(quote, context, found):
+  assert quotes.soft(quote, context) == plain(quote, context) == found
 
 
 def test_soft_agrees_with_the_plain_windows():

@@ -11,7 +11,7 @@ from ragrl_jax.core.text import tokens
 SIGNS = "aA éΣ's-_—.,、東京हि\u0928\u0e01\u0e34e\u0301İıß ½²€😀\u200b\u00a0\u0660٣\n"
 
 
-def test_tokens_by_hand():
+def test_tokens_words_and_spaced_by_hand():
   for text, want in (
     ("The singer/songwriter, b. 1939-1945", "the singer / songwriter , b . 1939 - 1945"),
     ("Paris—based  a_b\u200bc\u00a0d", "paris — based a _ b c d"),
@@ -21,9 +21,6 @@ def test_tokens_by_hand():
   ):  # fmt: skip
     assert tokens.joined(text) == want
   assert tokens.joined("A Man", cased=True) == "A Man"
-
-
-def test_words_and_spaced_by_hand():
   assert tokens.words("Don't stop_it, é2") == ["Don", "t", "stop_it", "é2"]
   assert tokens.words("हिन्दी भाषा") == ["हिन्दी", "भाषा"]  # vowel signs are in the word
   assert tokens.words("NHK東京 ก\u0e34น") == ["NHK", "東", "京", "ก\u0e34", "น"]
