@@ -69,13 +69,10 @@ class Lives:
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
-LONG = pytest.mark.long  # compiles a learner with adapters, or for eight devices
-
-
 @pytest.mark.parametrize("kl, rank, sizes", [
-  (True, 0, None),
-  *(pytest.param(*case, marks=LONG) for case in ((False, 0, None), (False, 16, None), (True, 16, None))),
-  *(pytest.param(kl, 0, dict(data=2, fsdp=2, tensor=2), marks=LONG) for kl in (False, True)),
+  (True, 0, None),  # the others compile a learner without a reference, with adapters or for eight devices
+  *(pytest.param(*case, marks=pytest.mark.long) for case in ((False, 0, None), (False, 16, None), (True, 16, None))),
+  *(pytest.param(kl, 0, dict(data=2, fsdp=2, tensor=2), marks=pytest.mark.long) for kl in (False, True)),
 ])  # fmt: skip
 def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl, rank, sizes):
   """Of adapters alone, if there are any: the base is stored once."""

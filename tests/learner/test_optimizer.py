@@ -54,23 +54,18 @@ def test_muon_takes_each_expert_as_a_matrix_of_its_own():
     np.testing.assert_allclose(experts[:, number], alone, rtol=1e-4, atol=1e-6)
 
 
-def test_adapters_are_matrices_for_adamw():
-  params = dict(layers=dict(q_lora_a=jnp.ones((2, 4, 3)), q_lora_b=jnp.ones((2, 3, 6))))
-  for kind in ("adamw", "muon"):  # Muon has no parameters here
-    made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
-    updates, _ = made.update(jax.tree.map(jnp.zeros_like, params), made.init(params), params)
-    for update in updates["layers"].values():
-      np.testing.assert_allclose(update, -5e-3, rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_decay_alone_pulls_matrices_only(kind):
+def test_decay_alone_pulls_matrices_only_and_adapters_are_matrices_for_adamw(kind):
   # Without a gradient, an update is -rate · decay · parameter: 1e-2 · 0.5 (with Muon five times the rate) of ones.
   made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
   updates, _ = made.update(jax.tree.map(jnp.zeros_like, PARAMS), made.init(PARAMS), PARAMS)
   found = [updates["embedding"], *(updates["layers"][name] for name in ("q", "q_norm", "q_bias"))]
   assert [float(x.ravel()[0]) for x in found] == pytest.approx([-5e-3, -5e-3 * (5 if kind == "muon" else 1), 0, 0])
   assert not any(np.ptp(x) for x in found)
+  adapters = dict(layers=dict(q_lora_a=jnp.ones((2, 4, 3)), q_lora_b=jnp.ones((2, 3, 6))))  # none of them is Muon's
+  updates, _ = made.update(jax.tree.map(jnp.zeros_like, adapters), made.init(adapters), adapters)
+  for update in updates["layers"].values():
+    np.testing.assert_allclose(update, -5e-3, rtol=1e-6)
 
 
 def test_the_clip_uses_the_norm_of_all_gradients_but_those_of_a_value_head_with_a_clip_and_a_rate_of_its_own():

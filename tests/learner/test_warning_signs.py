@@ -5,12 +5,16 @@ from ragrl_jax.run import warning_signs
 
 CALM = dict(zero_advantage_share=0.3, searches=1.5, entropy=0.5, kl=0.01, response_tokens=100.0, mask_coverage=0.4)
 CALM |= dict(mismatch=1e-6, clip_fraction=0.01, skipped=0.0)
+EMPTY = {"groups/drawn": 8.0, "groups/trained": 0.0, "groups/missing": 2.0, "entropy": 0.0, "mask_coverage": 0.0}
+FEW = {"groups/draws": 4.0, "groups/trained": 1.0, "groups/missing": 1.0, "entropy": 1.0}
+NOTHING = dict(episodes=8.0, unscorable=8.0, failed_share=0.25, mask_coverage=0.0, response_tokens=float("nan"))
 
 
 def test_a_healthy_run_gets_no_warning():
   assert warning_signs.warnings(CALM, searches_expected=True) == {}
   assert warning_signs.warnings(CALM | dict(searches=0.0)) == {}  # normal without a tool
   assert warning_signs.warnings({}, searches_expected=True) == {}
+  assert warning_signs.warnings(FEW | {"groups/missing": 0.0}) == {}
 
 
 @pytest.mark.parametrize("change, name, word", [
@@ -19,6 +23,8 @@ def test_a_healthy_run_gets_no_warning():
   ({"ended/budget": 0.5}, "no_room", "50% of the episodes"), (dict(mask_coverage=0.001), "little_trained", "0.1%"),
   (dict(mismatch=0.2), "mismatch", "0.200 nats"), (dict(kl=3.0), "far_from_reference", "kl_coef"),
   (dict(clip_fraction=0.5), "clipping", "50%"), (dict(old_kl=0.02), "far_update", "0.020 nats"),
+  (NOTHING, "nothing_scored", "none of the 8 episodes"), (FEW, "few_groups", "4 draws found 1 groups"),
+  (EMPTY, "no_groups", "none of the 8 groups"),  # nothing was trained on: its zeros mean nothing, one warning is enough
 ])  # fmt: skip
 def test_warnings_at_once(change, name, word):
   found = warning_signs.warnings(CALM | change, searches_expected=True)
@@ -41,18 +47,3 @@ def test_a_message_names_a_switch_only_if_the_recipe_has_it():
   for name, has in (("search_r1", True), ("care", False)):
     found = warning_signs.of_training(CALM | dict(mask_coverage=0.001), recipes.get(name), 1, 10)
     assert ("config.switches.max_passage_tokens" in found["warning/little_trained"]) == has
-
-
-def test_a_step_without_a_score_says_so_and_nothing_else():
-  nothing = dict(episodes=8.0, unscorable=8.0, failed_share=0.25, mask_coverage=0.0, response_tokens=float("nan"))
-  found = warning_signs.warnings(CALM | nothing)
-  assert list(found) == ["nothing_scored"] and "none of the 8 episodes" in found["nothing_scored"]
-
-
-def test_dynamic_sampling_that_finds_too_few_groups_is_warned_about():
-  empty = {"groups/drawn": 8.0, "groups/trained": 0.0, "groups/missing": 2.0, "entropy": 0.0, "mask_coverage": 0.0}
-  # Nothing was trained on, so its zeros mean nothing and one warning is enough.
-  assert list(warning_signs.warnings(empty)) == ["no_groups"]
-  few = {"groups/draws": 4.0, "groups/trained": 1.0, "groups/missing": 1.0, "entropy": 1.0}
-  assert list(warning_signs.warnings(few)) == ["few_groups"]
-  assert warning_signs.warnings(few | {"groups/missing": 0.0}) == {}

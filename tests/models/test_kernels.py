@@ -59,10 +59,9 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
 
 
 @pytest.mark.slow  # as above
-@pytest.mark.parametrize(
-  "heads, kv_heads, size",
-  [(14, 2, 64), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((28, 4, 128), (12, 2, 128), (32, 8, 64)))],
-)
+@pytest.mark.parametrize("heads, kv_heads, size", [
+  (14, 2, 64), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((28, 4, 128), (12, 2, 128), (32, 8, 64))),
+])  # fmt: skip
 def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
   shape, segments = (1, 256, heads, kv_heads, size), SHARED[:1, :256]
   prefixes, until = (jnp.asarray(x[:1, :256]) for x in (PREFIXES, UNTIL))

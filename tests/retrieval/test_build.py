@@ -121,10 +121,8 @@ def test_other_settings_need_overwrite(tmp_path, change, says):
   refused(rf"another request \(other {says}\)", build_index, **dict(ask, **change))
   assert files(tmp_path / "i") == before
   build_index(**dict(ask, **change), overwrite=True)
-  fresh = dict(ask, **change, out=tmp_path / "fresh")
-  build_index(**fresh)
-  after = files(tmp_path / "i")
-  assert after == files(tmp_path / "fresh")
+  build_index(**dict(ask, **change) | dict(out=tmp_path / "fresh"))
+  assert files(tmp_path / "i") == files(tmp_path / "fresh")
 
 
 def test_another_faiss_index_keeps_the_vectors(tmp_path, monkeypatch):

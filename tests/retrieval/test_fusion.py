@@ -114,11 +114,13 @@ def test_equal_ids_of_two_corpora_are_two_passages(tmp_path, second):
   assert scored(fusion.Fused(by_text), 9) == [("a", 2 / 61), ("b", 1 / 62), ("b", 1 / 62)]
 
 
-def test_a_file_that_names_itself_is_refused(tmp_path):
+def test_a_file_that_names_itself_or_nothing_is_refused(tmp_path):
   for names in (["a.json"], ["./b.json", "../" + tmp_path.name + "/a.json"]):
     for name, other in zip("ab", [*names, "a.json"]):
       (tmp_path / f"{name}.json").write_text(json.dumps(dict(indexes=[other])))
     refused("a.json: it is among its own indexes", load_index, tmp_path / "a.json")
+  (tmp_path / "a.json").write_text("{}")
+  refused("'indexes' is missing", load_index, tmp_path / "a.json")
 
 
 def test_a_file_fuses_indexes(folder):
@@ -149,29 +151,27 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
   assert all(settings["timeout_s"] == 7.0 for _, settings in got)
 
 
-@pytest.mark.parametrize("card, says", [
-  (dict(), "'indexes' is missing"), (dict(indexes=[]), "at least one index"),
-  (dict(indexes=["bm25"], k=3), "unknown entries k"),
-  (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
-  (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
-  (dict(indexes=["bm25"], depth=True), "depth=True: it must be"), (dict(indexes=["bm25"], depth=0), "depth=0"),
-  (dict(indexes=["bm25", "hashing"], fusion="sum"), "fusion='sum'"),
-  (dict(indexes=["bm25", "hashing"], weights=[1]), "there must be 2 weights"),
-  (dict(indexes=["bm25", "hashing"], weights=[1, 0]), "above 0"),
-  (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
-  (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
-  (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
-  (dict(indexes=["bm25"], fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
-  (dict(indexes=["bm25"], rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
-  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=1)), "rerank.path=1: it must be a text"),
-  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", deep=1)), "unknown entries rerank.deep"),
-  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", batch="4")), "rerank.batch='4'"),
-  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", dtype="float33")), "rerank.dtype='float33'"),
-  (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
-  (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
+CROSS = dict(kind="cross-encoder", path=".")
+
+
+@pytest.mark.parametrize("change, says", [
+  (dict(indexes=[]), "at least one index"), (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
+  (dict(k=3), "unknown entries k"), (dict(depth=True), "depth=True: it must be"), (dict(depth=0), "depth=0"),
+  (dict(depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
+  (dict(fusion="sum"), "fusion='sum'"), (dict(fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
+  (dict(weights=[1]), "there must be 2 weights"), (dict(weights=[1, 0]), "above 0"),
+  (dict(weights=2), "weights=2: it must be a list of numbers"), (dict(rrf_k=None), "rrf_k=None: it must be a number"),
+  (dict(weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
+  (dict(rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
+  (dict(rerank=CROSS | dict(path=1)), "rerank.path=1: it must be a text"),
+  (dict(rerank=CROSS | dict(deep=1)), "unknown entries rerank.deep"),
+  (dict(rerank=CROSS | dict(batch="4")), "rerank.batch='4'"),
+  (dict(rerank=CROSS | dict(dtype="float33")), "rerank.dtype='float33'"),
+  (dict(rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
+  (dict(rerank=CROSS | dict(kind="bi-encoder")), "config.json|it must be one of cross-encoder"),
 ])  # fmt: skip
-def test_files_with_mistakes(folder, card, says):
-  (folder / "wrong.json").write_text(json.dumps(card))
+def test_files_with_mistakes(folder, change, says):
+  (folder / "wrong.json").write_text(json.dumps(dict(indexes=["bm25", "hashing"]) | change))
   refused(says, load_index, folder / "wrong.json")
 
 

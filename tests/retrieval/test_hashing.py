@@ -60,15 +60,11 @@ def test_codes_never_change():
   assert at[:4].tolist() == [14, 32 + 17, 64 + 24, 96 + 4] and signs[:4].tolist() == [-1.0, -1.0, -1.0, -1.0]
 
 
-def test_title_words_count_more():
+def test_title_words_count_more_and_unknown_words_and_stop_words_find_nothing():
   passages = [Passage("a", "Kaltun", "The mentor of Kaltun is Belmor."), Passage("b", "Belmor", "A mentor: Kaltun.")]
   encoder = HashingEncoder.fit(passages)
   scores = encoder.passages(passages) @ encoder.queries(["mentor Kaltun"])[0]
   assert scores[0] > scores[1]
-
-
-def test_unknown_words_and_stop_words_find_nothing():
-  encoder = HashingEncoder.fit([Passage("a", "Kaltun", "The mentor of Kaltun is Belmor.")])
   assert not encoder.queries(["xyzzy of the", "", "山"]).any()
   assert (encoder.queries(["mentor xyzzy"]) == encoder.queries(["the MENTOR"])).all()
 

@@ -22,13 +22,12 @@ def test_an_index_is_built_and_described(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("given, says", [
-  (["--chunk_overlap=8"], "--chunk_overlap without --chunk_tokens"),
-  (["--chunk_tokenizer=folder"], "--chunk_tokenizer without --chunk_tokens"),
-  (["--factory=HNSW8", "--dtype=int8"], "--factory, --dtype with --encoder bm25"),
-  (["--options=nprobe=8"], "--options with --encoder bm25"), (["--shard=3"], "such as 1/4"),
+  (["--chunk_overlap=8"], "--chunk_overlap without --chunk_tokens"), (["--corpus=d.jsonl"], "--corpus is given twice"),
+  (["--chunk_tokenizer=folder"], "--chunk_tokenizer without --chunk_tokens"), (["--out="], "--out is empty"),
+  (["--factory=HNSW8", "--dtype=int8"], "--factory, --dtype with --encoder bm25"), (["--shard=3"], "such as 1/4"),
   (["--oversample=0"], "argument --oversample: '0': it must be a whole number of at least 1"),
   (["--threads=-1"], "'-1': it must be a whole number of at least 1"),
-  (["--out="], "--out is empty"), (["--corpus=d.jsonl"], "--corpus is given twice"),
+  (["--options=nprobe=8"], "--options with --encoder bm25"),
   (["--key_variable=NO_KEY"], "only a database takes a token"),
   (["--out=milvus:a.db/b", "--key_variable=NO_KEY"], "--key_variable=NO_KEY: this environment variable holds no token"),
 ])  # fmt: skip

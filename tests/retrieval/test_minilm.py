@@ -57,11 +57,10 @@ def test_it_finds_passages_by_meaning(folder, retriever):
 
 @pytest.mark.slow  # loads a real encoder
 def test_an_encoder_with_other_weights_is_refused_and_a_renamed_one_is_not(folder, retriever, tmp_path):
-  with pytest.raises(ValueError, match="made with another encoder .*weights"):
-    other = shutil.copytree(MODEL, tmp_path / "other")
-    file = other / "model.safetensors"
-    save_file({name: value + np.ones((), value.dtype) for name, value in load_file(file).items()}, file)
-    load_index(folder, encoder=other)
+  other = shutil.copytree(MODEL, tmp_path / "other")
+  file = other / "model.safetensors"
+  save_file({name: value + np.ones((), value.dtype) for name, value in load_file(file).items()}, file)
+  refused("made with another encoder .*weights", load_index, folder, encoder=other)
   moved = shutil.copytree(folder, tmp_path / "moved")
   card = json.loads((moved / "index.json").read_text())
   card["encoder"]["path"] = str(tmp_path / "gone")

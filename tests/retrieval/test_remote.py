@@ -273,8 +273,7 @@ def test_an_outage_after_a_search_that_succeeded_is_waited_for_again():
   answer, health, said = dict(result=[[hit(0)]]), iter([503, 503, 503, 200]), []
   with Scripted(drop, answer, drop, answer, health=lambda _: next(health)) as peer:
     remote = client(peer, retries=0, wait_s=0.3, check=False, say=said.append)
-    with pytest.raises(api.RetrievalFailed, match="nobody answered for 0.3 s"):
-      remote.search(["q"], 1)  # two looks, 0.25 s apart
+    refused("nobody answered for 0.3 s", remote.search, ["q"], 1, error=api.RetrievalFailed)  # two looks, 0.25 s apart
     remote.search(["q"], 1)
     assert remote.search(["q"], 1)[0][0].id == "d0"
   assert ["waiting for it" in one for one in said] == [True, False] * 2

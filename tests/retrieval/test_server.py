@@ -187,9 +187,7 @@ def answer_to(port, said):
   with connected(port, said) as connection:
     parts = iter(lambda: connection.recv(1 << 16), b"")
     first = next(parts)
-    if b"connection: close" in first:
-      return first + b"".join(parts)
-    return first
+    return first + b"".join(parts) if b"connection: close" in first else first
 
 
 def test_lengths_that_contradict_each_other_are_refused():

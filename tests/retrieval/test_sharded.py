@@ -2,6 +2,7 @@
 
 import contextlib
 import types
+from unittest import mock
 
 import pytest
 import served
@@ -76,19 +77,12 @@ def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
   assert len(said) == 1 and f"{second[0]} does not answer" in said[0] and "waiting" in said[0]
 
 
-def test_passages_without_scores_cannot_be_merged():
-  search = lambda queries, k: [[Passage("1", "", "x", None)] for _ in queries]
-  bare = types.SimpleNamespace(name="http://bare", describe=lambda: dict(kind="remote", server={}), search=search)
-  refused("http://bare returns no scores", ShardedRetriever([bare, bare]).search, ["q"], 1, error=api.RetrievalFailed)
-
-
-def test_a_part_that_panics_ends_the_search():
+def test_a_part_without_scores_or_that_panics_ends_the_search():
+  bad = types.SimpleNamespace(name="http://bad", describe=lambda: dict(kind="remote", server={}))
+  bad.search = mock.Mock(return_value=[[Passage("1", "", "x", None)]])
+  refused("http://bad returns no scores", ShardedRetriever([bad, bad]).search, ["q"], 1, error=api.RetrievalFailed)
   panic = type("PanicException", (BaseException,), {})  # as Rust's libraries raise it
-
-  def search(queries, k):
-    raise panic("in the tokenizer")
-
-  bad = types.SimpleNamespace(name="http://bad", describe=lambda: dict(kind="remote", server={}), search=search)
+  bad.search = mock.Mock(side_effect=panic("in the tokenizer"))
   refused("in the tokenizer", client.daemon(ShardedRetriever([bad, bad]).search, ["q"], 1).result, 60, error=panic)
 
 

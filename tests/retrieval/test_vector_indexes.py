@@ -76,9 +76,8 @@ def test_ties_and_near_ties(data):
 def test_a_whole_corpus_of_copies_is_ranked_by_row():
   # 3,000 copies: k + 8 candidates can be any of them, so the search must widen until it has seen all.
   vectors = np.tile(np.random.default_rng(2).normal(size=(1, 16)).astype(np.float32), (3000, 1))
-  for queries in (vectors[:1], vectors[:25]):
-    for _, rows in flat(vectors).search(queries, 5):
-      assert rows.tolist() == [0, 1, 2, 3, 4]
+  for count in (1, 25):
+    check(flat(vectors), vectors, vectors[:count], 5)
 
 
 def test_exact_widens_until_the_rough_scores_error_bound_is_met():
@@ -268,18 +267,12 @@ def test_each_device_holds_only_its_share():
   np.testing.assert_array_equal(stored.addressable_shards[3].data, vectors[12:16])
 
 
-def test_copies_on_several_devices_keep_the_order_of_rows():
+def test_copies_on_several_devices_keep_the_order_of_rows_and_padding_is_never_found():
   vectors = np.tile(np.float32([[3.0, 4.0]]), (40, 1))
   vectors[17] = [5.0, 5.0]
-  index = on_devices(vectors, block_rows=2)
-  ((scores, rows),) = index.search(np.float32([[1.0, 1.0]]), 6)
-  assert rows.tolist() == [17, 0, 1, 2, 3, 4] and scores.tolist() == [10.0] + [7.0] * 5
-
-
-def test_padding_is_never_found():
-  vectors = -np.ones((9, 3), np.float32)  # mostly padding, whose zeros would score 0
-  ((scores, rows),) = on_devices(vectors).search(np.ones((1, 3), np.float32), 9)
-  assert rows.tolist() == list(range(9)) and (scores == -3).all()
+  check(on_devices(vectors, block_rows=2), vectors, np.ones((1, 2), np.float32), 6)
+  negative = -np.ones((9, 3), np.float32)  # mostly padding, whose zeros would score 0
+  check(on_devices(negative), negative, np.ones((1, 3), np.float32), 9)
 
 
 def test_few_shapes_are_compiled():

@@ -13,6 +13,7 @@ import pytest
 import small_engine as kit
 import small_tokenizers
 from flax import nnx
+from refusals import refused
 from small_engine import engine, requests, rollout
 
 from ragrl_jax.engine import lanes, stops
@@ -57,28 +58,21 @@ def test_a_turn_can_be_left_less_than_its_budget(reserve, shown, drawn):
   assert (episode.ended, episode.num_model_tokens) == ("budget", drawn)
 
 
-def test_a_turn_cut_by_the_context_ends_the_episode_with_budget():
+@pytest.mark.parametrize(("prompt", "drawn"), [(kit.CONTEXT - 3, 3), (kit.CONTEXT + 5, 0)])  # no prompt is cut
+def test_a_turn_cut_by_the_context_ends_the_episode_with_budget(prompt, drawn):
   async def play(example, policy, tools):
-    talk = policy.start([65] * (kit.CONTEXT - 3))
-    said = await talk.generate(greedy=True)
-    assert (len(said.ids), said.stop, talk.room()) == (3, "length", 0)
+    talk = policy.start([65] * prompt)
+    if drawn:
+      said = await talk.generate(greedy=True)
+      assert (len(said.ids), said.stop, talk.room()) == (drawn, "length", 0)
     said = await talk.generate()
     assert (said.ids, said.stop) == ((), "budget")
     return talk.end()
 
   _, (episode,) = run_one(play)
-  assert episode.ended == "budget" and len(episode.segments) == 2
-  np.testing.assert_allclose(*kit.scored(episode), atol=1e-5)
-
-
-def test_a_prompt_as_long_as_the_context_is_kept_and_draws_nothing():
-  async def play(example, policy, tools):
-    talk = policy.start([65] * (kit.CONTEXT + 5))
-    await talk.generate()
-    return talk.end()
-
-  _, (episode,) = run_one(play)
-  assert (episode.ended, len(episode.segments), episode.num_tokens) == ("budget", 1, kit.CONTEXT + 5)
+  assert (episode.ended, len(episode.segments), episode.num_tokens) == ("budget", 1 + bool(drawn), prompt + drawn)
+  if drawn:
+    np.testing.assert_allclose(*kit.scored(episode), atol=1e-5)
 
 
 def test_end_names_the_last_stop_unless_told_otherwise():
@@ -246,28 +240,23 @@ def test_only_immutable_values_pass_between_event_loop_and_engine(monkeypatch):
 
 
 def test_invalid_calls_are_refused():
-  refuse = lambda word: pytest.raises(ValueError, match=word)
-
   async def play(example, policy, tools):
-    with refuse("empty prompt"):
-      policy.start([])
+    refused("empty prompt", policy.start, [])
     talk = policy.start(kit.TOKENIZER.encode(example.question))
     for how, says in ((dict(stop=("</unknown>",)), "not compiled"), (dict(max_new_tokens=0), "max_new_tokens")):
-      with refuse(says):
+      with pytest.raises(ValueError, match=says):
         await talk.generate(**how)
     for at in (0, 11):
-      with refuse(r"between 1 and the conversation's 10"):
-        talk.fork(at=at)
+      refused(r"between 1 and the conversation's 10", talk.fork, at=at)
     running = asyncio.create_task(talk.generate(max_new_tokens=3))
     await asyncio.sleep(0)
-    for act in (lambda: talk.observe("x"), talk.end, lambda: talk.fork(at=1)):
-      with refuse("generating"):
-        act()
+    acts = ((talk.observe, "x"), (talk.end,), (talk.fork, 1))
+    for act in acts:
+      refused("generating", *act)
     await running
     episode = talk.end()
-    for act in (lambda: talk.observe("x"), talk.end, lambda: talk.fork(at=1)):
-      with refuse("has ended"):
-        act()
+    for act in acts:
+      refused("has ended", *act)
     return episode
 
   run_one(play)

@@ -24,7 +24,7 @@ def scored(*episodes, limit=10):
   return rewards.Scorer(penalty).score(ARENA, [EXAMPLE] * len(episodes), episodes, 1)
 
 
-def test_overlong_episodes_are_penalised():
+def test_overlong_episodes_are_penalised_and_unscorable_ones_stay_unscorable():
   # Nothing is right, so the reward is the penalty: 0 up to 10 - 4 tokens, then 1 / 4 per token, 1 from 10 tokens on.
   for tokens, penalty in ((6, 0.0), (7, -0.25), (8, -0.5), (10, -1.0), (30, -1.0)):
     (one,) = scored(said("x" * tokens))
@@ -32,11 +32,7 @@ def test_overlong_episodes_are_penalised():
     assert (one.episode.num_model_tokens, one.turns) == (tokens, (penalty,))  # the last turn gets the penalty
   (one,) = scored(said("x" * 30), limit=0)
   assert one.reward == 0.0 and "overlong" not in one.terms  # without a limit there is no penalty
-
-
-def test_the_penalty_does_not_make_an_unscorable_episode_scorable():
-  failed = dataclasses.replace(said("x" * 30), ended="failed")
-  (one,) = scored(failed)
+  (one,) = scored(dataclasses.replace(said("x" * 30), ended="failed"))
   assert one.reward is None and set(one.terms.values()) == {None} and not one.trains
 
 

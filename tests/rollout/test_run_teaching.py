@@ -87,8 +87,7 @@ def test_a_policy_is_told_where_or_what_the_answer_is():
   assert tell("passages", EXAMPLE) == ""
   config = config_lib.default_config()
   config.loss.teacher.path = "policy"
-  with pytest.raises(ValueError, match="no question of config.data.train has supporting passages"):
-    teaching.check_prompts(settings.of(config), [EXAMPLE])
+  refused("no question of config.data.train has supporting", teaching.check_prompts, settings.of(config), [EXAMPLE])
 
 
 def scoring(shift=0, cut=None):

@@ -116,10 +116,9 @@ class PanicException(BaseException):
   """As Rust's libraries raise it."""
 
 
-@pytest.mark.parametrize(
-  "raised",
-  [StopIteration(), SystemExit(3), KeyboardInterrupt(), concurrent.futures.CancelledError(), PanicException("lost")],
-)
+@pytest.mark.parametrize("raised", [
+  StopIteration(), SystemExit(3), KeyboardInterrupt(), concurrent.futures.CancelledError(), PanicException("lost"),
+])  # fmt: skip
 def test_what_no_event_loop_can_raise_is_raised_as_another_error(raised):
   (error,) = ask(RetrievalTools(Retriever(raising(raised))), "a")
   assert type(error) is RuntimeError and type(raised).__name__ in str(error) and error.__cause__ is raised

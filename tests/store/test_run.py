@@ -18,11 +18,13 @@ def settings_of(**given):
   return fields.replaced(Settings(), {name.replace("__", "."): value for name, value in given.items()})
 
 
-def begun(folder, config, **saved):
-  """The folder, with a checkpoint of step 5."""
-  with workdir.opened(folder, config, say=lambda text: None) as made:
+def begun(folder, config, contents=None, accept_changes=False, **saved):
+  """The folder, with a checkpoint of step 5, which a second call restores; `contents` are the files' digests."""
+  with workdir.opened(folder, config, accept_changes=accept_changes, say=lambda text: None) as made:
+    made.compare(contents or {})
     made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {}, **saved)
+    if made.restored is None:
+      made.save(5, STATE, {}, **saved)
   return folder
 
 
@@ -104,16 +106,12 @@ def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
 
 
 def test_a_kill_before_accepted_changes_are_recorded_loses_none(tmp_path, monkeypatch):
-  def start():
-    with workdir.opened(tmp_path, settings_of(seed=3), accept_changes=True, say=lambda text: None) as made:
-      made.restore(jax.tree.map(jnp.copy, STATE))
-
   begun(tmp_path, settings_of())
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(changes, "record", mock.Mock(side_effect=KeyboardInterrupt))
-    start()
+    begun(tmp_path, settings_of(seed=3), accept_changes=True)
   (tmp_path / changes.CHANGES).write_text('{"step":')
-  start()
+  begun(tmp_path, settings_of(seed=3), accept_changes=True)
   (row,) = changes.accepted(tmp_path)
   assert row["changes"] == {"seed": [0, 3]}
 
@@ -275,52 +273,37 @@ def test_a_run_of_another_kind_is_not_continued(old, accept_changes):
 
 def test_contents_decide_and_not_places(tmp_path):
   """Settings that name files are compared by the digests of these files, as `run/contents.py` gives them."""
-  settings = lambda **given: settings_of(**dict(steps=9, data__train="a.jsonl", model__path="base") | given)
+  settings = lambda **given: settings_of(model__lora__rank=4, **dict(data__train="a.jsonl", model__path="base") | given)
 
-  def go_on(config, save=0, accept_changes=False, **found):
-    with workdir.opened(tmp_path, config, accept_changes=accept_changes, say=lambda text: None) as made:
-      made.compare({"model.path": found.get("model", "m+t"), "data.train": found.get("train", "q")})
-      made.restore(jax.tree.map(jnp.copy, STATE))
-      if save:
-        made.save(save, STATE, {})
+  def go_on(config, model="m+t", train="q", accept_changes=False):
+    begun(tmp_path, config, {"model.path": model, "data.train": train}, accept_changes)
     return (tmp_path / changes.CHANGES).read_text() if (tmp_path / changes.CHANGES).exists() else ""
 
-  config = settings(model__lora__rank=4)
-  go_on(config, save=5)
+  config = settings()
+  go_on(config)
   assert checkpoint.Checkpoints(tmp_path / "checkpoints", keep=2).host(5)["base"] == "m"  # the weights' part of it
   assert go_on(config) == ""
-  moved = settings(model__lora__rank=4, data__train="/elsewhere/b.jsonl", model__path="/elsewhere/base")
+  moved = settings(data__train="/elsewhere/b.jsonl", model__path="/elsewhere/base")
   assert go_on(moved) == "" and go_on(config) == ""  # moved, and moved back
   for path in (config, moved):
     refused(r"config\.data\.train \(its contents\) was 'q', is 'p'.*--accept_changes", go_on, path, train="p")
     refused(r"config\.model\.path \(its contents\) was 'm\+t', is 'n\+t'", go_on, path, model="n+t")
-  with pytest.raises(ValueError, match="config.data.train was 'a.jsonl', is 'b.jsonl'"):  # nothing was compared
-    with workdir.opened(tmp_path, settings(model__lora__rank=4, data__train="b.jsonl"), say=lambda text: None) as made:
-      made.restore(jax.tree.map(jnp.copy, STATE))
+  says = "config.data.train was 'a.jsonl', is 'b.jsonl'"  # nothing was compared
+  refused(says, begun, tmp_path, settings(data__train="b.jsonl"))
   assert '"data.train (its contents)":["q","p"]' in go_on(config, train="p", accept_changes=True)
   assert "p" in go_on(config, train="p")  # the new contents are the run's now
 
 
 def test_other_held_out_questions_are_recorded_and_do_not_stop_a_run(tmp_path):
   for digest in "ab":
-    with workdir.opened(tmp_path, settings_of(steps=9), say=lambda text: None) as made:
-      made.compare({"data.evaluate": digest})
-      made.restore(jax.tree.map(jnp.copy, STATE))
-      if digest == "a":
-        made.save(5, STATE, {})
+    begun(tmp_path, settings_of(), {"data.evaluate": digest})
   (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["changes"] == {"data.evaluate (its contents)": ["a", "b"]}
 
 
 @pytest.mark.parametrize("was, now", [("", "a"), ("a", ""), ("a", "b")])
 def test_a_function_that_comes_goes_or_changes_is_a_change(tmp_path, was, now):
-  def start(digest):
-    with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
-      made.compare({"reward.function": digest})
-      made.restore(jax.tree.map(jnp.copy, STATE))
-      if digest == was and not made.restored:
-        made.save(5, STATE, {})
-
-  start(was)
-  start(was)
-  refused(rf"config\.reward\.function \(its contents\) was '{was}', is '{now}'", start, now)
+  for _ in range(2):
+    begun(tmp_path, settings_of(), {"reward.function": was})
+  says = rf"config\.reward\.function \(its contents\) was '{was}', is '{now}'"
+  refused(says, begun, tmp_path, settings_of(), {"reward.function": now})
