@@ -19,8 +19,8 @@ from typing import Any
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 from real_model import results, run
 
+from ragrl_jax.data import readers
 from ragrl_jax.evaluation import comparison
-from ragrl_jax.store import jsonl
 
 RECORD = pathlib.Path(__file__).with_name("self_teaching.json")
 SYSTEM, ARMS, SEEDS = "search_r1", ("grpo", "opsd"), range(3)
@@ -38,7 +38,8 @@ def main() -> int:
   parser.add_argument("--record", action="store_true", help="record what has ended, and run nothing")
   args = parser.parse_args()
   if args.record:
-    RECORD.write_text(json.dumps(recorded(args.workdir), indent=1) + "\n", encoding="utf-8")
+    rows = ",\n".join(json.dumps(row) for row in recorded(args.workdir))
+    RECORD.write_text(f"[{rows}]\n", encoding="utf-8")
     print(section())
     return 0
   return run.play(stages(args), args.gpu)
@@ -92,7 +93,7 @@ def recorded(workdir: pathlib.Path) -> list[dict[str, Any]]:
     if arm in ARMS:
       row["episodes"] = config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
     else:
-      row["demonstrations"] = sum(1 for _ in jsonl.read(trained.with_name("demonstrations.jsonl.gz")))
+      row["demonstrations"] = sum(1 for _ in readers.read_examples(str(trained.with_name("demonstrations.jsonl.gz"))))
     row |= {key: version[key] for key in ("commit", "jax", "devices")}
     rows.append(row | dict(questions=results.questions(ended[-1], SYSTEM)))
   return rows
