@@ -21,11 +21,17 @@ from real_model import results, run
 
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import comparison
+from ragrl_jax.store import jsonl
 
 RECORD = pathlib.Path(__file__).with_name("self_teaching.json")
 SYSTEM, ARMS, SEEDS = "search_r1", ("grpo", "opsd"), range(3)
 SAID = dict(warm="warm start", grpo="GRPO", opsd="opsd")
 MEASURES = {"em": "EM", "f1": "F1", results.FOUND: "answer found"}  # greedy, on the test questions
+TRAINING = {  # of training's own episodes
+  "zero_spread_groups": "groups without spread",
+  "entropy/query": "entropy of a query's token",
+  "teacher_kl": "divergence from the teacher (of queries, over all trained tokens)",
+}
 QUESTIONS = 500
 
 
@@ -92,6 +98,8 @@ def recorded(workdir: pathlib.Path) -> list[dict[str, Any]]:
     row = dict(arm=arm, seed=seed, steps=int(ended[-1].parent.name.partition("_")[2]))
     if arm in ARMS:
       row["episodes"] = config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
+      steps = list(jsonl.read(trained / "metrics.jsonl"))
+      row["training"] = {key: statistics.fmean(step[key] for step in steps) for key in TRAINING if key in steps[0]}
     else:
       row["demonstrations"] = sum(1 for _ in readers.read_examples(str(trained.with_name("demonstrations.jsonl.gz"))))
     row |= {key: version[key] for key in ("commit", "jax", "devices")}
@@ -117,6 +125,7 @@ def section() -> str:
     *(
       f"- {SAID[arm]} beside {SAID[other]}: {beside(of, arm, other)}." for other, arm in itertools.combinations(SAID, 2)
     ),
+    *(f"- {SAID[arm]} in training, means over steps and seeds: {trained(of[arm])}." for arm in ARMS),
     "",
     f"| | seed | {' | '.join(MEASURES.values())} | searches |",
     "|---" * (3 + len(MEASURES)) + "|",
@@ -127,6 +136,12 @@ def section() -> str:
       cells = " | ".join(f"{statistics.fmean(values):.3f}" for values in known)
       lines.append(f"| {SAID[arm]} | {row['seed']} | {cells} |")
   return "\n".join(lines)
+
+
+def trained(rows: Sequence[Mapping[str, Any]]) -> str:
+  """The means of TRAINING over an arm's seeds."""
+  known = {said: [row["training"][key] for row in rows if key in row["training"]] for key, said in TRAINING.items()}
+  return ", ".join(f"{said} {statistics.fmean(values):.2g}" for said, values in known.items() if values)
 
 
 def beside(of: Mapping[str, Sequence[Mapping[str, Any]]], arm: str, other: str) -> str:
