@@ -117,6 +117,7 @@ def section() -> str:
     return ""
   one, warm = of["grpo"][0], of["warm"][0]
   lines = [
+    f"`python benchmarks/real_model/self_teaching.py --steps {one['steps']} --demonstrations {warm['demonstrations']}`: "
     f"Search-R1, {one['steps']} steps of {one['episodes']} episodes from one warm start ({warm['demonstrations']} "
     f"demonstrations), {one['devices']}; greedy, on {len(one['questions']['em'])} questions of articles that training "
     f"never saw, {len(both)} seed{'s' * (len(both) > 1)}. Differences are paired, with 95 % intervals over questions "
