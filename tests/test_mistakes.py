@@ -24,7 +24,7 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
-from ragrl_jax.run import checks, environment_tools, prepared, progress, questions
+from ragrl_jax.run import checks, environment_tools, prepared, questions, rollback
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import changes
 
@@ -132,7 +132,7 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_p
   config.prompting.update(tokenizer="bytes", chat=False)
   refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))
   for metric, said in (("reward", False), ("evaluation/emm", True)):
-    progress.say_unmeasured(metric, [{"step": 0, "evaluation/em": 0.1}, {"step": 1, "reward": 0.0}])
+    rollback.say_unmeasured(metric, [{"step": 0, "evaluation/em": 0.1}, {"step": 1, "reward": 0.0}])
     assert ("'evaluation/emm', which no step has had so far" in caplog.text) is said
   assert "did you mean evaluation/em?" in caplog.text
 

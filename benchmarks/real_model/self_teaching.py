@@ -116,8 +116,9 @@ def section() -> str:
   if not all(of.values()):
     return ""
   one, warm = of["grpo"][0], of["warm"][0]
+  how = f"--steps {one['steps']} --demonstrations {warm['demonstrations']}"
   lines = [
-    f"`python benchmarks/real_model/self_teaching.py --steps {one['steps']} --demonstrations {warm['demonstrations']}`: "
+    f"`python benchmarks/real_model/self_teaching.py {how}`:",
     f"Search-R1, {one['steps']} steps of {one['episodes']} episodes from one warm start ({warm['demonstrations']} "
     f"demonstrations), {one['devices']}; greedy, on {len(one['questions']['em'])} questions of articles that training "
     f"never saw, {len(both)} seed{'s' * (len(both) > 1)}. Differences are paired, with 95 % intervals over questions "

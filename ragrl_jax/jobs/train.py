@@ -157,9 +157,7 @@ def _step(
   player, learner, failed = rooms.player, rooms.learner, None
   if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
-    if step == 2 and player.recipe.waits_for and hosts.is_first():
-      progress.say_unmeasured(player.recipe.waits_for, metrics_lib.read_metrics(run.workdir))
-    player.recipe = player.recipe.next_recipe(past.rows(player.recipe.waits_for))
+    player.recipe = past.next_recipe(player.recipe, step)
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):
       rooms.load(step, state)

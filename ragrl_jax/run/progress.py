@@ -1,12 +1,10 @@
 """The time of each part of a step, its speed, traces of JAX's profiler, and the few numbers of the progress bar."""
 
 import contextlib
-import difflib
-import logging
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -86,19 +84,6 @@ def waits_for_held_out(config: Settings, recipe: Recipe, *, measured: bool) -> b
       "pass `evaluate` to train."
     )
   return waits
-
-
-def say_unmeasured(metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Warns if no row of a run's first steps has the metric that a stage waits for: its name may be wrong."""
-  names = dict.fromkeys(name for row in rows for name in row)
-  if metric not in names:
-    near = difflib.get_close_matches(metric, names, n=3)
-    logging.warning(
-      "the next stage waits for the metric %r, which no step has had so far: if its name is wrong, the stage never "
-      "begins by it%s",
-      metric,
-      f"; did you mean {' or '.join(near)}?" if near else ".",
-    )
 
 
 def evaluated(clock: Clock, evaluate: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

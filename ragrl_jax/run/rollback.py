@@ -13,11 +13,14 @@ between are deleted; rows and episodes stay.
 All this follows from the rows of metrics.jsonl. A resumed run, whose rows are cut to its checkpoint, does the same.
 """
 
+import difflib
+import logging
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.parallel import hosts
+from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import detectors
 from ragrl_jax.settings import Settings
 from ragrl_jax.store import metrics as metrics_lib
@@ -48,6 +51,12 @@ class Past:
     self._workdir, self._metric = workdir, ""
     self._end, self._rows = 0, []
 
+  def next_recipe(self, recipe: Recipe, step: int) -> Recipe:
+    """The recipe of a step, whose `next_recipe` is set. All hosts must call it."""
+    if step == 2 and recipe.waits_for and hosts.is_first():
+      say_unmeasured(recipe.waits_for, metrics_lib.read_metrics(self._workdir))
+    return recipe.next_recipe(self.rows(recipe.waits_for))
+
   def rows(self, metric: str) -> list[Mapping[str, Any]]:
     """The `lasting` rows so far, with the step and this metric alone; "": with all columns. All hosts must call it."""
     if metric != self._metric:
@@ -59,6 +68,19 @@ class Past:
       new = [{name: row[name] for name in ("step", TO, metric) if name in row} for row in new]
     self._rows += hosts.exchange(new)[0]
     return lasting(self._rows)
+
+
+def say_unmeasured(metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
+  """Warns if no row of a run's first steps has the metric that a stage waits for: its name may be wrong."""
+  names = dict.fromkeys(name for row in rows for name in row)
+  if metric not in names:
+    near = difflib.get_close_matches(metric, names, n=3)
+    logging.warning(
+      "the next stage waits for the metric %r, which no step has had so far: if its name is wrong, the stage never "
+      "begins by it%s",
+      metric,
+      f"; did you mean {' or '.join(near)}?" if near else ".",
+    )
 
 
 def replayed(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], list[detectors.Alarm]]]:
