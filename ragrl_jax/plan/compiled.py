@@ -214,7 +214,7 @@ class _Compiler:
     config, mesh = self.config, self.mesh
     settings, taught = settings_lib.from_config(config), config.loss.teacher
     teacher = None
-    if taught.path and not taught.itself and not taught.remote:
+    if taught.local:
       shape = weights.config_of(hub.folder(taught.path, "config.loss.teacher.path", part="config"))
       frozen = {"model.param_dtype": config.model.dtype, "model.remat": False}  # see `teaching.load`
       frozen |= {"model.lora.rank": 0, "model.lora.path": ""}

@@ -11,12 +11,9 @@ OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
-import logging
 import os
 import pathlib
 import shutil
@@ -31,6 +28,7 @@ from ragrl_jax.retrieval.cards import write_json
 from ragrl_jax.retrieval.corpus import CARD, Corpus
 from ragrl_jax.retrieval.documents import OF_DOCUMENTS, Chunks
 from ragrl_jax.settings import stored_paths
+from ragrl_jax.store import lock
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -98,7 +96,7 @@ def build_index(
     contents = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
     request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(contents.encode()).hexdigest())
   out.mkdir(parents=True, exist_ok=True)
-  with _alone(out):
+  with lock.in_turn(out):
     stale = _stale(out, request, encoder, overwrite=overwrite)
     if stale is None:
       return out
@@ -138,23 +136,6 @@ def build_index(
       stored_paths.note(out)
     write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
     return out
-
-
-@contextlib.contextmanager
-def _alone(folder: pathlib.Path) -> Iterator[None]:
-  """Lets one process of this machine at a time into the folder; the others wait, and find what it has built."""
-  handle = os.open(folder, os.O_RDONLY)
-  try:
-    try:
-      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      logging.warning("%s: another process builds an index there: waiting for its end.", folder)
-      fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:  # the file system has no such locks
-      pass
-    yield
-  finally:
-    os.close(handle)
 
 
 def made_of(card: Mapping[str, Any]) -> str:
