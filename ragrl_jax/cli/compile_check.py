@@ -13,13 +13,12 @@ import json
 import os
 import sys
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; plugins are only compilers
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
 from absl import app, flags
 
 from ragrl_jax.cli import commands
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu and the CUDA plugin serve only as compilers
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.plan import compiled, summary
 from ragrl_jax.plan import index as index_lib

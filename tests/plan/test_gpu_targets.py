@@ -1,6 +1,9 @@
 """Topologies of GPUs, and the errors for wrong ones and for a missing compiler."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 import types
 from unittest import mock
 
@@ -117,3 +120,9 @@ def test_a_part_of_the_programs_says_nothing_of_a_step():
   summary.refuse_unknown(["learner: accumulate"], part)
   with pytest.raises(ValueError, match="--only=learner:accumulate: the run has no program 'learner:accumulate'. Names"):
     summary.refuse_unknown(["learner:accumulate"], part)
+
+
+def test_check_starts_none_of_this_machines_devices():
+  asked = "import ragrl_jax.cli.compile_check, jax; print(jax.config.jax_platforms)"
+  users = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+  assert subprocess.run([sys.executable, "-c", asked], env=users, capture_output=True, check=True).stdout == b"cpu\n"
