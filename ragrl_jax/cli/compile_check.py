@@ -13,9 +13,6 @@ import json
 import os
 import sys
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; plugins are only compilers
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-
 from absl import app, flags
 
 from ragrl_jax.cli import commands
@@ -45,6 +42,8 @@ JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 def main():
   """Runs `ragrl check`."""
+  commands.on_cpu()  # libtpu and the CUDA plugin serve only as compilers
+  os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
   index = None
   if PASSAGES.value:
     index = index_lib.Index(PASSAGES.value, DIM.value, INDEX_DTYPE.value, QUERIES.value)

@@ -122,7 +122,11 @@ def test_a_part_of_the_programs_says_nothing_of_a_step():
     summary.refuse_unknown(["learner:accumulate"], part)
 
 
-def test_check_starts_none_of_this_machines_devices():
-  asked = "import ragrl_jax.cli.compile_check, jax; print(jax.config.jax_platforms)"
+@pytest.mark.parametrize("command", ["compile_check", "export_hf", "push_hf"])
+def test_commands_that_compute_on_the_cpu_start_no_accelerator(command):
+  asks = f"""import contextlib, jax, ragrl_jax.cli.{command} as command
+with contextlib.suppress(BaseException): command.main()
+print(jax.config.jax_platforms)"""
   users = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-  assert subprocess.run([sys.executable, "-c", asked], env=users, capture_output=True, check=True).stdout == b"cpu\n"
+  done = subprocess.run([sys.executable, "-c", asks], env=users, capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "cpu"
