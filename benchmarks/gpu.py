@@ -192,7 +192,7 @@ ATTENTION = (
   "step at 1.5B took in 33,950 tokens/s in rows of one sequence and 41,406 in rows of four (7d1ca43). cuDNN computes",
   "and masks the blocks of other sequences, so rows of four gain less. On an H200 it agrees with the formula for heads",
   "of 64, 128 and 256. JAX is going to drop Pallas' Triton backend (0.12 warns when it compiles such a kernel).",
-  "Decoding on GPUs still needs it (`models/paged_gpu.py`, `models/residual.py`); nothing else imports it.",
+  "Decoding on GPUs uses it (`models/paged_gpu.py`, `models/residual.py`); a JAX without it decodes in plain JAX.",
   "",
   "With `model.remat` on one GPU, layers are compiled apart, and the head takes up to 8,192 tokens at once. Three",
   "eighths of the free memory keep activations, kind by kind and layer by layer; what does not fit is computed again.",

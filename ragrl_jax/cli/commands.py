@@ -22,6 +22,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 
+import jax
 from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
@@ -107,6 +108,12 @@ def _main(argv: list[str], module: types.ModuleType) -> None:
     raise app.UsageError(f"unknown argument {words[0]!r}: everything is given as --flag=value.")
   else:
     module.main()
+
+
+def on_cpu() -> None:
+  """Lets JAX start on the CPU alone, unless JAX_PLATFORMS is set: a run may need all of an accelerator's memory."""
+  if not jax.config.jax_platforms:
+    jax.config.update("jax_platforms", "cpu")
 
 
 def guarded(function, *arguments, shown: bool = False, **kwargs):

@@ -16,10 +16,6 @@ import sys
 from absl import app, flags
 
 from ragrl_jax.cli import commands
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu and the CUDA plugin serve only as compilers
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.plan import compiled, summary
 from ragrl_jax.plan import index as index_lib
@@ -46,6 +42,8 @@ JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 def main():
   """Runs `ragrl check`."""
+  commands.on_cpu()  # libtpu and the CUDA plugin serve only as compilers
+  os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
   index = None
   if PASSAGES.value:
     index = index_lib.Index(PASSAGES.value, DIM.value, INDEX_DTYPE.value, QUERIES.value)

@@ -132,6 +132,7 @@ def export(
 
 def main() -> int:
   """Runs `ragrl export`."""
+  commands.on_cpu()
   parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
   parser.add_argument("--out", required=True)

@@ -28,6 +28,7 @@ README = "README.md"
 
 def main() -> int:
   """Runs `ragrl push`."""
+  commands.on_cpu()
   parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
   parser.add_argument("--out", required=True, help="a new folder")

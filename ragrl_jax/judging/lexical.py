@@ -11,13 +11,13 @@ from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.text import forms, tokens
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.judging import judge_api
+from ragrl_jax.parallel import imports
 
 
 @functools.cache
 def _stop_words() -> frozenset[str]:
-  from bm25s.stopwords import STOPWORDS_EN_PLUS  # inside: its import starts JAX; hosts join first
-
-  return frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
+  words = imports.without_jax("bm25s.stopwords").STOPWORDS_EN_PLUS
+  return frozenset(normalize(word, "squad") for word in words)
 
 
 class Exact(judge_api.OfPairs):

@@ -37,7 +37,7 @@ def _kernel(mesh: jax.sharding.Mesh | None, q: jax.Array):
       return splash
     case "gpu" if cudnn.takes(q):
       return cudnn
-    case "gpu":  # older JAX, float32, longer rows: Pallas' Triton backend, which newer JAX deprecates
+    case "gpu" if kernels.has_triton():  # older JAX, float32, longer rows
       from ragrl_jax.models import flash
 
       return flash

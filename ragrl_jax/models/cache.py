@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragrl_jax.models import delta, paged_gpu, paged_tpu
+from ragrl_jax.models import delta, kernels, paged_gpu, paged_tpu
 from ragrl_jax.models.config import EVERYTHING
 from ragrl_jax.parallel import mesh as mesh_lib
 
@@ -212,8 +212,8 @@ class Layout:
 def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype: str = MODEL) -> Layout:
   """The layout for a `DecoderConfig` on "cpu", "gpu" or "tpu".
 
-  The kernel is PLAIN where that of the platform does not support the sizes. JAX's kernel for TPUs takes one scale for
-  all tokens, so int8 pages are PLAIN on TPUs.
+  The kernel is PLAIN where that of the platform does not support the sizes, or where this JAX does not have it. JAX's
+  kernel for TPUs takes one scale for all tokens, so int8 pages are PLAIN on TPUs.
 
   Args:
     tensor: number of devices over which the heads of a replica are split.
@@ -221,7 +221,7 @@ def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype
   """
   dtype, kernel, h = jnp.dtype(dtype), PLAIN, config.head_dim
   stored = dtype if kv_dtype == MODEL else jnp.dtype(kv_dtype)
-  if platform == "gpu" and paged_gpu.supports(page, h):
+  if platform == "gpu" and paged_gpu.supports(page, h) and kernels.has_triton():
     kernel = TRITON
   if platform == "tpu" and stored == dtype and paged_tpu.supports(config.num_kv_heads // tensor, h, dtype):
     kernel = RAGGED

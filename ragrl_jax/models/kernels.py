@@ -1,5 +1,8 @@
 """What the attention kernels share: rows padded to whole blocks, and one call per device of a mesh."""
 
+import functools
+import importlib.util
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +14,16 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
 MULTIPROCESSORS = 148  # of the largest GPU in plan/gpus.py; an H200 has 132
+
+
+@functools.cache
+def has_triton() -> bool:
+  """Whether this JAX has Pallas' Triton backend, which 0.12 deprecates. If not, a warning says so, once a process."""
+  found = importlib.util.find_spec("jax.experimental.pallas.triton") is not None
+  if not found:
+    slower = "decoding, and attention that cuDNN does not compute, is plain JAX and slower. An older JAX has it"
+    warnings.warn(f"JAX {jax.__version__} has no Triton backend for GPU kernels: {slower}.", stacklevel=2)
+  return found
 
 
 class Windows(NamedTuple):

@@ -123,8 +123,8 @@ def devices(topology: str) -> list[jax.Device]:
     ValueError: not a topology of GPUs.
   """
   number, each = hosts(topology)
-  _without_cudnn()
   os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # the compiler needs none of CUDA's libraries
+  _without_cudnn()
   try:
     # Partitions × hosts of a partition × GPUs a host. NVLink joins the GPUs of one host only.
     description = topologies.get_topology_desc(

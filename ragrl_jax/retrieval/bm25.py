@@ -16,13 +16,14 @@ import Stemmer
 from tqdm import tqdm
 
 from ragrl_jax.core.text import forms, tokens
+from ragrl_jax.parallel import imports
 from ragrl_jax.retrieval import api, cards, documents
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.retrieval.vectors import take_best
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
-  import bm25s  # at run time imported inside functions: it starts JAX, and hosts must join the cluster first
+  import bm25s
 
 RULE = 2  # recorded with every index, whose words would not match those of another rule
 LEAST = {"two": 2, "all": 1}  # pattern → characters of the shortest word; "two" is bm25s's own
@@ -69,9 +70,7 @@ class Words:
     self._least = LEAST[pattern]
     self._drop = frozenset()
     if stopwords == "english":
-      from bm25s.stopwords import STOPWORDS_EN  # inside: its import starts JAX; hosts join first
-
-      self._drop = frozenset(STOPWORDS_EN)
+      self._drop = frozenset(imports.without_jax("bm25s.stopwords").STOPWORDS_EN)
     self._local = threading.local()  # a Snowball stemmer keeps state: one for each thread
 
   @classmethod
@@ -131,8 +130,7 @@ class BM25Retriever(documents.OverCorpus):
     Raises:
       ValueError: the files do not match, or their words are those of another version's rule.
     """
-    import bm25s
-
+    bm25s = imports.without_jax("bm25s")
     self._folder, self._words = folder, Words.from_settings(settings["words"], folder)
     self._said_wordless = False
     with cards.opening(folder):
@@ -194,8 +192,7 @@ def build(
     documents.append(np.array(ids, dtype=np.int32))
   if not vocabulary:
     raise ValueError("no passage has a word that BM25 indexes (two letters or more, no stop word): check the corpus.")
-  import bm25s
-
+  bm25s = imports.without_jax("bm25s")
   # By default bm25s sorts the scores by NumPy, with 36 bytes for each of them, and not in linear time.
   index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy", csc_backend="scipy")
   index.index((documents, vocabulary), create_empty_token=False, show_progress=progress)

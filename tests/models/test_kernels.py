@@ -14,6 +14,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from refusals import refused
 
 from ragrl_jax.models import attention, cudnn, flash, kernels, splash
+from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.parallel import mesh as mesh_lib
 
 SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is not a multiple of a block; h is below flash's
@@ -141,6 +142,20 @@ def test_only_kernels_for_gpus_import_triton():
   modules = "ragrl_jax.jobs.train, ragrl_jax.serving.openai_server"
   asks = f"import sys, {modules}; sys.exit('jax.experimental.pallas.triton' in sys.modules)"
   subprocess.run([sys.executable, "-c", asks], check=True)
+
+
+def test_a_jax_without_triton_computes_in_plain_jax(monkeypatch):
+  monkeypatch.setattr(attention, "platform", lambda mesh: "gpu")
+  model = types.SimpleNamespace(head_dim=64, num_layers=1, attending=1, num_kv_heads=1, window=None)
+  chosen = lambda: (
+    cache_lib.layout(model, 16, "float32", "gpu").kernel,
+    attention._kernel(None, jax.ShapeDtypeStruct((1, 64, 1, 64), jnp.float32)),
+  )
+  assert chosen() == (cache_lib.TRITON, flash)
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  monkeypatch.setattr(kernels, "has_triton", functools.cache(kernels.has_triton.__wrapped__))
+  with pytest.warns(UserWarning, match="has no Triton backend"):
+    assert chosen() == (cache_lib.PLAIN, None)
 
 
 def test_what_cudnn_takes(monkeypatch):

@@ -1,6 +1,9 @@
 """Topologies of GPUs, and the errors for wrong ones and for a missing compiler."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 import types
 from unittest import mock
 
@@ -117,3 +120,13 @@ def test_a_part_of_the_programs_says_nothing_of_a_step():
   summary.refuse_unknown(["learner: accumulate"], part)
   with pytest.raises(ValueError, match="--only=learner:accumulate: the run has no program 'learner:accumulate'. Names"):
     summary.refuse_unknown(["learner:accumulate"], part)
+
+
+@pytest.mark.parametrize("command", ["compile_check", "export_hf", "push_hf"])
+def test_commands_that_compute_on_the_cpu_start_no_accelerator(command):
+  asks = f"""import contextlib, jax, ragrl_jax.cli.{command} as command
+with contextlib.suppress(BaseException): command.main()
+print(jax.config.jax_platforms)"""
+  users = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+  done = subprocess.run([sys.executable, "-c", asks], env=users, capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "cpu"

@@ -3,6 +3,8 @@ import json
 import math
 import random
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -113,6 +115,19 @@ def test_words_of_another_rule_are_refused(tmp_path):
       (tmp_path / kind / one).write_text(re.sub('"(rule|words)": 2', r'"\1": 1', text))
     refused("rule 1, this version has rule 2: build it again", load_index, tmp_path / kind, verify_bytes=0)
     refused("another request .other encoder.", build_index, world(5, seed=0), kind, tmp_path / kind, progress=False)
+
+
+def test_neither_bm25_nor_judges_of_words_start_jax(tmp_path):
+  asks = """import sys, jax.lax
+from jax._src import xla_bridge
+from ragrl_jax.judging import lexical
+from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.structs import Passage
+lexical._stop_words()
+build_index([Passage("1", "", "an apple")], "bm25", sys.argv[1], progress=False)
+assert load_index(sys.argv[1]).search(["apple"], k=1)[0]
+sys.exit(xla_bridge.backends_are_initialized())"""
+  subprocess.run([sys.executable, "-c", asks, tmp_path / "index"], check=True)
 
 
 def test_english_words_are_those_of_bm25s():
