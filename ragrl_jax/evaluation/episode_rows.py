@@ -62,7 +62,7 @@ def gold(example) -> str:
 def bleu(evidence: Sequence[str], golds: Sequence[str]) -> float:
   """Corpus BLEU by sacrebleu, 0 to 100, with one reference per text.
 
-  Source: CARE sec. 4.3; sacrebleu's defaults (13a tokens, exponential smoothing).
+  Source: CARE sec. 5.4; sacrebleu's defaults (13a tokens, exponential smoothing).
   """
   import sacrebleu  # slow to import, and few runs need it
 

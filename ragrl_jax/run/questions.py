@@ -326,7 +326,7 @@ def with_evidence(examples: Sequence[structs.Example], originals: Iterable[struc
   Raises:
     ValueError: no example has an original.
 
-  Source: CARE sec. 4.3, which compares quotes on LongBench's HotpotQA with HotpotQA's own supporting facts.
+  Source: CARE sec. 5.4, which compares quotes on LongBench's HotpotQA with HotpotQA's own supporting facts.
   """
   known = {
     digests.key_of(original.question): tuple((0, sentence) for _, sentence in original.evidence)

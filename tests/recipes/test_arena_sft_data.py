@@ -18,15 +18,18 @@ named = lambda name, **fields: dataclasses.replace(EXAMPLE, id=name, question=f"
 
 
 def weighed(recipe, example, turns):
-  """The text that SFT trains on."""
+  """The text that SFT trains on, with its EOS."""
   ids, weights = sft.tokenised(recipe, dataclasses.replace(example, meta=dict(turns=turns)), ByteTokenizer(), 0.0)
-  return ByteTokenizer().decode([i for i, weight in zip(ids, weights, strict=True) if weight])
+  text = ByteTokenizer().decode([i for i, weight in zip(ids, weights, strict=True) if weight])
+  return text + "EOS" * (ids[-1] in ByteTokenizer().eos_ids)
 
 
 def test_direct():
   recipe = recipes.get("arena", "direct")
   (turns,) = scripts.answer_directly([EXAMPLE])
   assert weighed(recipe, EXAMPLE, turns) == "<answer> Ann Lee </answer>"
+  # There no stop string ends a turn, as in the authors' code, so the model has to learn to.
+  assert weighed(recipes.get("arena", "repo,direct"), EXAMPLE, turns) == "<answer> Ann Lee </answer>EOS"
   assert recipe.reward(recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)), 0) == 2.0
 
 

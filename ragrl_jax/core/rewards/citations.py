@@ -29,7 +29,7 @@ def parse_ids(text: str, *, strict: bool = True) -> list | None:
 def overlap(ids: Collection | None, golds: Collection[int]) -> float:
   """1 if the two sets are equal, 0.5 if they share an id, else 0; 0 for None.
 
-  Source: ARENA (arXiv 2505.13258) sec. 3.2.
+  Source: ARENA (arXiv 2505.13258) sec. 3.3.
   """
   if ids is None:
     return 0.0

@@ -42,13 +42,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_play(prompt: Prompt, parser: Parser, stops: Sequence[str]) -> parts.Play:
-  """The coroutine: one reply, which ends on one of these stop strings or by itself."""
+def make_play(prompt: Prompt, parser: Parser) -> parts.Play:
+  """The coroutine: one reply, which ends on one of the parser's stop strings or by itself."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     conversation = policy.start(prompt.messages(example))
-    turn = await parser.say(conversation, stops)
-    return conversation.end("answer" if turn.stop in stops else None)
+    turn = await parser.say(conversation, parser.stops)
+    return conversation.end("answer" if turn.stop in parser.stops else None)
 
   return play
 
@@ -64,10 +64,10 @@ def write_script(example: Example, segments: Sequence[Segment], rng: random.Rand
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
-  parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
+  stops = Parser.stops if switches.stop_at_answer else ()
+  parser = Parser(SECTIONS[switches.reply], stops, shape=switches.shape)
   judged = switches.accuracy == "judge"
-  stops = parser.stops if switches.stop_at_answer else ()
-  play = make_play(prompt, parser, stops)
+  play = make_play(prompt, parser)
   scoring = recipe_lib.scoring(Measured(parser, switches))
   if switches.reply != "cited":
     scoring["measures"] = None

@@ -29,7 +29,7 @@ class Reward:
     `relevance` and `bonus` are None if the supporting passages are unknown, `accuracy` and `bonus` if a verdict is
     missing. A format without a relevance section has only the first two terms.
 
-    Source: ARENA (arXiv 2505.13258) sec. 3.2; answer and references also count in a reply with a wrong format.
+    Source: ARENA (arXiv 2505.13258) sec. 3.3; answer and references also count in a reply with a wrong format.
     """
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))

@@ -59,7 +59,7 @@ async def transcripts(
   (none, asked twice); "cut off" (by the token limit); "wrong answer"; "tags" (M_I's reply contains tags); "evidence
   changed" (a gold sentence is missing).
 
-  Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
+  Source: CARE sec. 3.3 and appendix C (DeepSeek-R1, then DeepSeek-V3).
   """
   reason, insert = words or wordings()
 
