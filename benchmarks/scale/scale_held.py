@@ -120,7 +120,7 @@ def section(table: Callable[..., str]) -> str:
 
 SECTION = """## Conversations beside the train state
 
-Qwen2.5-7B, on the best plan: conversations of the mean length for which a host's cache has room, as `compile_check`
+Qwen2.5-7B, on the best plan: conversations of the mean length for which a host's cache has room, as `ragrl check`
 prints them. *Before*: rows of the whole context in bfloat16 (commit 77fa9da, by its own arithmetic). *GiB free*: for
 the cache on a chip, in bfloat16 / with int8. *MiB each*: of a conversation on a chip, for the whole context / for the
 filled pages / for the filled pages in int8. *Episodes*: per step and host. Longer conversations use the pages that

@@ -270,7 +270,7 @@ in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measure
   Every host's engine is such a program. Without a v5e it could not be tested whether engines run there.
 - Of a GPU's memory 92 % may be used (`XLA_PYTHON_CLIENT_MEM_FRACTION=0.92`). GPUs are H100 and H200 SXM with NVLink in
   hosts of eight, and one network adapter of 400 Gbit/s each. A run also waits for the launches of kernels, which
-  `compile_check` counts and this page does not price.
+  `ragrl check` counts and this page does not price.
 - Decoding counts all weights as read in every step: also the input embedding, of which a step reads a few rows (5 to
   8 % of the bytes of a 7B to 14B model whose head is not tied to it), and all experts of a mixture, of which few lanes
   use a part.

@@ -139,7 +139,7 @@ def sft(
 
   Args:
     config: as in `train`; "": the config "small:…,sft" of the default recipe.
-    transcripts: config.data.train: questions with `turns` (docs/howto/model.md).
+    transcripts: config.data.train: questions with `turns` (docs/howto/judges.md).
     steps: config.steps, in place of config.sft.epochs and its warm-up.
     workdir, model, settings, on_step, say: as in `train`.
     **options: `drawn`, `evaluate`, `reached`, `resume`, `accept_changes`, `profile`, as in jobs/sft.py.
