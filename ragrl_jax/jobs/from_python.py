@@ -80,7 +80,7 @@ def train(
   prepared = prepared_lib.prepare(_set(config, values | {"steps": steps}, settings), workdir)
   if reward is not None:
     prepared = prepared_lib.with_reward(prepared, reward)
-  _filled(index, corpus, say)  # after the checks of all else: it may take hours
+  _fill(index, corpus, say)  # after the checks of all else: it may take hours
   return trained(prepared, workdir, on_step=on_step, say=say, **options)
 
 
@@ -317,10 +317,9 @@ def _index(corpus: str, run_folder: pathlib.Path) -> str:
   return str(out)
 
 
-def _filled(index: str, corpus: str, say: Callable[[str], None]) -> str:
-  """The index, in which documents are indexed unless they are; a corpus that is the index itself is left as it is."""
+def _fill(index: str, corpus: str, say: Callable[[str], None]) -> None:
+  """Indexes the corpus there, unless it is; a corpus that is the index itself is left as it is."""
   if index != corpus:
     if not (pathlib.Path(index) / "index.json").is_file():
       say(f"{corpus} is indexed in {index}")
     retrieval.build_index(corpus, "bm25", index)
-  return index
