@@ -127,7 +127,7 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_p
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
-  refused(words, evaluate.evaluator, config, [])
+  refused(words, evaluate.evaluator, config)
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
   refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))

@@ -223,16 +223,13 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
   )
 
 
-def evaluator(
-  config, examples: Sequence[structs.Example] | None = None, *, workdir: str | pathlib.Path | None = None
-) -> progress.Evaluate:
+def evaluator(config, *, workdir: str | pathlib.Path | None = None) -> progress.Evaluate:
   """For `train(evaluate=…)`: measures held-out questions at config.steps, and every config.evaluate.every steps if set.
 
   Step 0 is included: the weights before training. A run that `reached` ends earlier is not measured at its end.
 
   Args:
     config: the run's settings, or what was prepared from them.
-    examples: the questions; by default those of config.data.evaluate.
     workdir: the run's folder, in which the answers of each step are stored for the report; None stores nothing.
 
   Raises:
@@ -250,15 +247,14 @@ def evaluator(
     recipe = prepared_lib.recipe(config)
   steps, interval, batch = config.steps, config.evaluate.every, batch_of(config)
   progress.waits_for_held_out(config, recipe, measured=bool(interval))
-  if examples is None:
-    most = config.evaluate.examples
-    examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
-    what = f"config.data.evaluate={config.data.evaluate}"
-    questions.check_passages(config, recipe, examples, what)
-    if prepared is not None:  # now, and not when the run has reached its first evaluation, which may be its end
-      fitting = questions.fitting(config, prepared, examples)
-      questions.check_room(config, prepared.tokenizer, recipe, fitting, what)
-    questions.say_trained_on(config, examples, what, hub=True)
+  most = config.evaluate.examples
+  examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
+  what = f"config.data.evaluate={config.data.evaluate}"
+  questions.check_passages(config, recipe, examples, what)
+  if prepared is not None:  # now, and not when the run has reached its first evaluation, which may be its end
+    fitting = questions.fitting(config, prepared, examples)
+    questions.check_room(config, prepared.tokenizer, recipe, fitting, what)
+  questions.say_trained_on(config, examples, what, hub=True)
 
   def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == steps or (interval and step % interval == 0)
