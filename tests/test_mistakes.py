@@ -20,7 +20,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, retrieval, settings, structs
 from ragrl_jax.cli import export_hf
 from ragrl_jax.data import readers, writers
-from ragrl_jax.jobs import evaluate, sft, train
+from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
@@ -373,16 +373,16 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   (run / "model" / "config.json").write_text("{}")
   changes.write(run, settings.of(config), "rl")
   for checkpoint in (run, run / "model", run / "checkpoints", run / "checkpoints" / "40"):
-    assert evaluate.config_of(checkpoint).to_dict() == config.to_dict()
-  read = evaluate.config_of(run)
+    assert checkpoints.config_of(checkpoint).to_dict() == config.to_dict()
+  read = checkpoints.config_of(run)
   assert read.is_locked and read.learner.row_lengths == config.learner.row_lengths
   config_lib.validate(read)
   read.switches.action = "first"  # a setting that the run did not set can still be set
   for bad, says in ((tmp_path, "give --config"), (tmp_path / "nowhere", "there is no such folder")):
-    refused(says, evaluate.config_of, bad)
+    refused(says, checkpoints.config_of, bad)
   written = json.loads((run / "config.json").read_text())
   (run / "config.json").write_text(json.dumps(written | dict(stepz=3)))
-  refused("config.json: there is no setting 'stepz'", evaluate.config_of, run)
+  refused("config.json: there is no setting 'stepz'", checkpoints.config_of, run)
 
 
 def test_a_model_defines_its_end_of_turn(tmp_path):
@@ -441,7 +441,7 @@ def resolves(names, config, switches) -> bool:
 def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
   exports = lambda folder: export_hf.export(folder, folder / "out", dtype="float32")
-  for reads in (evaluate.config_of, evaluate.locate, exports):
+  for reads in (checkpoints.config_of, checkpoints.locate, exports):
     refused(f"it is the folder of {what}: name a run", reads, tmp_path)
 
 

@@ -20,7 +20,7 @@ from absl import app, flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
-from ragrl_jax.jobs import checkpoints, evaluate
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.protocol import http_limits
 from ragrl_jax.run import checks
 from ragrl_jax.serving import engine_thread, openai_server
@@ -59,8 +59,8 @@ def main():
   """Runs `ragrl serve-model`."""
   compile_cache.keep()
   path_given, key, listener = CHECKPOINT.value, _key(), http_limits.bound(HOST.value, PORT.value)
-  checkpoint = evaluate.best(path_given, BEST.value) if BEST.value else path_given
-  evaluate.locate(checkpoint)
+  checkpoint = checkpoints.best(path_given, BEST.value) if BEST.value else path_given
+  checkpoints.locate(checkpoint)
   checks.devices()
   sampler = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
   run = config_lib.run_of(checkpoint)

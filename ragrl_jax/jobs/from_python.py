@@ -17,6 +17,7 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, settings
 from ragrl_jax.evaluation import answer_verdicts, comparison
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.jobs import evaluate as evaluate_lib
 from ragrl_jax.jobs import probe as probe_lib
 from ragrl_jax.jobs import sft as sft_lib
@@ -215,7 +216,7 @@ def probe(
 
 def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
   checkpoint = None if checkpoint is None else _path("checkpoint", checkpoint)
-  result = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
+  result = _set(checkpoints.config_of(checkpoint) if config is None else config, {}, settings)
   return job(result, checkpoint, _path("questions", questions), out, **how)
 
 
