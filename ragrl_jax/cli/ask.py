@@ -11,6 +11,7 @@ With --against OTHER_RUN it shows two checkpoints side by side.
 """
 
 import asyncio
+import contextlib
 import json
 import pathlib
 import socket
@@ -90,10 +91,8 @@ def _page(askers: list[ask_checkpoint.Asker], examples: list[str], listener: soc
   for asker in askers:
     asker.thread.failed = lambda error: setattr(server, "should_exit", True)
   print(f"Open http://127.0.0.1:{PORT.value} in a browser of this machine. Ctrl-C ends.", flush=True)
-  try:
+  with contextlib.suppress(KeyboardInterrupt):
     server.run(sockets=[listener])
-  except KeyboardInterrupt:
-    pass
   if any(asker.thread.error for asker in askers):
     sys.exit(1)
 

@@ -12,10 +12,12 @@ By default, all users of this machine can connect, and no other machine. --host 
 machines. Then --key_variable NAME names the environment variable with the key that clients must send.
 """
 
+import contextlib
 import os
 import pathlib
 import sys
 
+import uvicorn
 from absl import app, flags
 
 from ragrl_jax import config as config_lib
@@ -80,15 +82,13 @@ def main():
   )
   tools, local = checkpoints.tool_reader(sampler.engine.tokenizer), http_limits.is_loopback(HOST.value)
   application = openai_server.Application(thread, name, limits, reload=reload, tools=tools, key=key, local=local)
-  server = openai_server.server(application, host=HOST.value, port=PORT.value)
+  server = uvicorn.Server(http_limits.configured(application, host=HOST.value, port=PORT.value))
   thread.failed = lambda error: setattr(server, "should_exit", True)
   thread.start()
   where = f"http://{HOST.value}:{PORT.value}/v1"
   print(f"{where} serves {name}, version {sampler.engine.version}, context {sampler.engine.context}", flush=True)
-  try:
+  with contextlib.suppress(KeyboardInterrupt):
     server.run(sockets=[listener])
-  except KeyboardInterrupt:
-    pass
   thread.close()
   if thread.error is not None:
     sys.exit(1)
