@@ -20,6 +20,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import encoder_plan
 import numpy as np
 import real_retrieval
 
@@ -72,7 +73,7 @@ def on_chips(topologies: list[str], tokens: int) -> None:
   print("| chips | passages/s | bound | 21M passages, chip-hours | temporaries MiB a chip |\n|---|---|---|---|---|")
   for topology in topologies:
     devices, texts = aot.devices(topology), 64
-    built = index.encode(index.BASE, devices, texts=texts * len(devices), tokens=tokens)
+    built = encoder_plan.encode(encoder_plan.BASE, devices, texts=texts * len(devices), tokens=tokens)
     if built.error:
       raise RuntimeError(f"{topology}: {built.error}")
     took, bound = index.seconds(topology, built)

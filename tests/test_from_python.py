@@ -172,8 +172,12 @@ def test_a_corpus_is_indexed_once_by_its_contents(tmp_path):
   said, corpus = [], tmp_path / "documents"
   corpus.mkdir()
   (corpus / "a.md").write_text("# Velmar\nIt has a port.")
-  place_of = lambda corpus, name: from_python._index(str(corpus), tmp_path / name)
-  indexed = lambda corpus, name="out": from_python._filled(place_of(corpus, name), str(corpus), said.append)
+
+  def indexed(corpus, name="out"):
+    index = from_python._index(str(corpus), tmp_path / name)
+    from_python._fill(index, str(corpus), said.append)
+    return index
+
   made = indexed(corpus)
   assert ragrl_jax.load_index(made).search(["port"], 1)[0][0].text
   corpus.rename(tmp_path / "documents_2")

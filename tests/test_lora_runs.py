@@ -46,7 +46,7 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   found = evaluate.evaluate(config, tmp_path / "whole", config.data.evaluate, tmp_path / "out")
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(tmp_path / "whole" / "model")
   model = decoders.made(config)[0]
-  assert found["n"] == 4 and found["settings"]["weights"] == evaluate.fingerprint(nnx.split(model)[1])
+  assert found["n"] == 4 and found["settings"]["weights"] == checkpoints.fingerprint(nnx.split(model)[1])
 
   # Another base under the same path is refused everywhere; the base at another place is taken.
   config = tiny_world.config(world)

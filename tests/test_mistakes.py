@@ -17,10 +17,10 @@ import small_tokenizers
 from refusals import refused
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import judging, recipes, retrieval, settings, structs
+from ragrl_jax import recipes, retrieval, settings, structs
 from ragrl_jax.cli import export_hf
 from ragrl_jax.data import readers, writers
-from ragrl_jax.jobs import evaluate, sft, train
+from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
@@ -65,7 +65,7 @@ def nothing_loads(monkeypatch):
 
 
 def test_allowed_names_equal_those_of_the_rooms_that_read_them():
-  assert sorted(settings.FAMILIES) == sorted(FAMILIES) and settings.JUDGES == judging.KINDS
+  assert sorted(settings.FAMILIES) == sorted(FAMILIES)
 
 
 def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_path):
@@ -127,7 +127,7 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_p
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
-  refused(words, evaluate.evaluator, config, [])
+  refused(words, evaluate.evaluator, config)
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
   refused("waits for evaluation/em: no held-out questions are measured", next, train.train(config, tmp_path / "run"))
@@ -373,16 +373,16 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   (run / "model" / "config.json").write_text("{}")
   changes.write(run, settings.of(config), "rl")
   for checkpoint in (run, run / "model", run / "checkpoints", run / "checkpoints" / "40"):
-    assert evaluate.config_of(checkpoint).to_dict() == config.to_dict()
-  read = evaluate.config_of(run)
+    assert checkpoints.config_of(checkpoint).to_dict() == config.to_dict()
+  read = checkpoints.config_of(run)
   assert read.is_locked and read.learner.row_lengths == config.learner.row_lengths
   config_lib.validate(read)
   read.switches.action = "first"  # a setting that the run did not set can still be set
   for bad, says in ((tmp_path, "give --config"), (tmp_path / "nowhere", "there is no such folder")):
-    refused(says, evaluate.config_of, bad)
+    refused(says, checkpoints.config_of, bad)
   written = json.loads((run / "config.json").read_text())
   (run / "config.json").write_text(json.dumps(written | dict(stepz=3)))
-  refused("config.json: there is no setting 'stepz'", evaluate.config_of, run)
+  refused("config.json: there is no setting 'stepz'", checkpoints.config_of, run)
 
 
 def test_a_model_defines_its_end_of_turn(tmp_path):
@@ -441,7 +441,7 @@ def resolves(names, config, switches) -> bool:
 def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
   exports = lambda folder: export_hf.export(folder, folder / "out", dtype="float32")
-  for reads in (evaluate.config_of, evaluate.locate, exports):
+  for reads in (checkpoints.config_of, checkpoints.locate, exports):
     refused(f"it is the folder of {what}: name a run", reads, tmp_path)
 
 

@@ -9,7 +9,7 @@ import tiny_world
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import harness
-from ragrl_jax.jobs import evaluate, sft, train
+from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.prompting import tokenizer
 from ragrl_jax.run import prepared, saving
 from ragrl_jax.settings import Settings, fields
@@ -42,7 +42,7 @@ def counts(monkeypatch):
   count(prepared, "mesh", "meshes")
   for owner, begin in ((workdir.Run, "restore"), (harness, "evaluate")):
     monkeypatch.setattr(owner, begin, mock.Mock(side_effect=Made))
-  monkeypatch.setattr(evaluate, "load", lambda player, source: None)
+  monkeypatch.setattr(checkpoints, "load", lambda player, source: None)
   return found
 
 

@@ -11,6 +11,7 @@ With --against OTHER_RUN it shows two checkpoints side by side.
 """
 
 import asyncio
+import contextlib
 import json
 import pathlib
 import socket
@@ -23,7 +24,7 @@ from absl import app, flags
 
 from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
-from ragrl_jax.jobs import checkpoints, evaluate
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.protocol import http_limits
 from ragrl_jax.run import checks, prepared, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
@@ -56,11 +57,11 @@ def main(words):
   compile_cache.keep()
   listener = http_limits.bound("127.0.0.1", PORT.value, "--port") if PAGE.value else None
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):
-    evaluate.locate(checkpoint)
+    checkpoints.locate(checkpoint)
   checks.devices()
   pairs = [(CONFIG.value, CHECKPOINT.value)]
   if AGAINST.value:
-    other = evaluate.config_of(AGAINST.value)
+    other = checkpoints.config_of(AGAINST.value)
     if other.judge.kind == "none":  # both get the same judge
       other.judge, other.judges = CONFIG.value.judge, CONFIG.value.judges
     pairs.append((other, AGAINST.value))
@@ -90,10 +91,8 @@ def _page(askers: list[ask_checkpoint.Asker], examples: list[str], listener: soc
   for asker in askers:
     asker.thread.failed = lambda error: setattr(server, "should_exit", True)
   print(f"Open http://127.0.0.1:{PORT.value} in a browser of this machine. Ctrl-C ends.", flush=True)
-  try:
+  with contextlib.suppress(KeyboardInterrupt):
     server.run(sockets=[listener])
-  except KeyboardInterrupt:
-    pass
   if any(asker.thread.error for asker in askers):
     sys.exit(1)
 

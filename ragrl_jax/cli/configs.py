@@ -43,11 +43,11 @@ def get_config(variant: str) -> config_lib.Config:
   They are those of the checkpoint's run. Of the kind "serve", a model without a run has the defaults with a longer
   context; of the kind "run" it is refused.
   """
-  from ragrl_jax.jobs import evaluate  # commands without a checkpoint need not import it
+  from ragrl_jax.jobs import checkpoints  # commands without a checkpoint need not import it
 
   kind, _, checkpoint = variant.partition(":")
   if kind == "serve" and config_lib.run_of(checkpoint) is None:
     config = config_lib.default_config()
     config.rollout.context = 4096
     return config
-  return evaluate.config_of(checkpoint)
+  return checkpoints.config_of(checkpoint)

@@ -17,7 +17,7 @@ from absl import app, flags, logging
 
 from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import answer_files
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.report import metric_tables
 from ragrl_jax.run import checks
 from ragrl_jax.store import compile_cache
@@ -46,12 +46,12 @@ def main():
   answer_files.folders(pathlib.Path(OUT.value), SEEDS.value)  # before a model is looked for
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
-  checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
+  checkpoint = checkpoints.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
   of_sets = lambda data: {part.partition("~")[0].strip() for part in data.split(",")}
-  if BEST.value and of_sets(DATA.value) & of_sets(evaluate.config_of(CHECKPOINT.value).data.evaluate):
+  if BEST.value and of_sets(DATA.value) & of_sets(checkpoints.config_of(CHECKPOINT.value).data.evaluate):
     logging.warning("--best=%s was measured on this set: its score is that of the set it was chosen on.", BEST.value)
   if checkpoint is not None:
-    evaluate.locate(checkpoint)
+    checkpoints.locate(checkpoint)
     checks.devices()
   with commands.answers_bar() as progress:
     options = dict(sample=SAMPLE.value, seeds=SEEDS.value, chosen_by=BEST.value, progress=progress)

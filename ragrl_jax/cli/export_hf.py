@@ -18,7 +18,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.cli import commands
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.models import hf, lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import declared
@@ -74,7 +74,7 @@ class Exported:
   """An exported checkpoint.
 
   Attributes:
-    weights: `evaluate.fingerprint` of the policy. Evaluations store the same fingerprint.
+    weights: `checkpoints.fingerprint` of the policy. Evaluations store the same fingerprint.
   """
 
   run: pathlib.Path
@@ -105,11 +105,11 @@ def export(
   """
   folders.refuse_others(out)
   path = pathlib.Path(checkpoint)
-  evaluate.refuse_others(path)
+  checkpoints.refuse_others(path)
   path = path / "checkpoints" if config_lib.step_of(path) is None else path
   if not path.is_dir():
     raise FileNotFoundError(f"{path}: there is no such folder: name a run, or RUN/checkpoints/STEP (--checkpoint).")
-  _, steps, step = evaluate.locate(path)
+  _, steps, step = checkpoints.locate(path)
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = config or settings_of(steps.parent)
   checks.written(config, pathlib.Path(out), "--out")
@@ -123,7 +123,7 @@ def export(
   lora.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
   critic = config_lib.kind_of(steps.parent) == "rl" and config.critic.kind == "shared"
   model = restore(steps, step, model, shared=critic)
-  weights = evaluate.fingerprint(nnx.split(model)[1])
+  weights = checkpoints.fingerprint(nnx.split(model)[1])
   saving.save(lora.merged(model, dtype), shape, tokenizer, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   if config.prompting.markers == "own" or not config.prompting.chat:
     declared.say_unused_template(out)

@@ -15,7 +15,7 @@ from absl import flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import search_probe
-from ragrl_jax.jobs import evaluate, probe
+from ragrl_jax.jobs import checkpoints, probe
 from ragrl_jax.run import checks
 from ragrl_jax.store import compile_cache, folders
 
@@ -39,7 +39,7 @@ def main():
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
   folders.refuse_others(OUT.value)  # before a model is looked for
   if CHECKPOINT.value is not None:
-    evaluate.locate(CHECKPOINT.value)
+    checkpoints.locate(CHECKPOINT.value)
     checks.devices()
   with commands.answers_bar() as progress:
     numbers = probe.probe(settings, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)

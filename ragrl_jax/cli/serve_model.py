@@ -12,15 +12,17 @@ By default, all users of this machine can connect, and no other machine. --host 
 machines. Then --key_variable NAME names the environment variable with the key that clients must send.
 """
 
+import contextlib
 import os
 import pathlib
 import sys
 
+import uvicorn
 from absl import app, flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
-from ragrl_jax.jobs import checkpoints, evaluate
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.protocol import http_limits
 from ragrl_jax.run import checks
 from ragrl_jax.serving import engine_thread, openai_server
@@ -59,8 +61,8 @@ def main():
   """Runs `ragrl serve-model`."""
   compile_cache.keep()
   path_given, key, listener = CHECKPOINT.value, _key(), http_limits.bound(HOST.value, PORT.value)
-  checkpoint = evaluate.best(path_given, BEST.value) if BEST.value else path_given
-  evaluate.locate(checkpoint)
+  checkpoint = checkpoints.best(path_given, BEST.value) if BEST.value else path_given
+  checkpoints.locate(checkpoint)
   checks.devices()
   sampler = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
   run = config_lib.run_of(checkpoint)
@@ -80,15 +82,13 @@ def main():
   )
   tools, local = checkpoints.tool_reader(sampler.engine.tokenizer), http_limits.is_loopback(HOST.value)
   application = openai_server.Application(thread, name, limits, reload=reload, tools=tools, key=key, local=local)
-  server = openai_server.server(application, host=HOST.value, port=PORT.value)
+  server = uvicorn.Server(http_limits.configured(application, host=HOST.value, port=PORT.value))
   thread.failed = lambda error: setattr(server, "should_exit", True)
   thread.start()
   where = f"http://{HOST.value}:{PORT.value}/v1"
   print(f"{where} serves {name}, version {sampler.engine.version}, context {sampler.engine.context}", flush=True)
-  try:
+  with contextlib.suppress(KeyboardInterrupt):
     server.run(sockets=[listener])
-  except KeyboardInterrupt:
-    pass
   thread.close()
   if thread.error is not None:
     sys.exit(1)

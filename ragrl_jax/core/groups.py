@@ -1,4 +1,4 @@
-"""Groups of samples for the same prompt: their sizes, and which of them carry a learning signal."""
+"""Groups of samples for the same prompt: their sizes, and which of them are constant, so that they teach nothing."""
 
 from collections.abc import Iterable
 
@@ -13,10 +13,11 @@ from ragrl_jax.core.masked import AnyArray
 TOLERANCE, LEAST = 4 * float(np.finfo(np.float32).eps), 1e-12
 
 
-def equal(values: Iterable[float]) -> bool:
-  """Whether numbers of one group are equal up to rounding; on the host."""
+def equal(values: Iterable[float], *, tolerance: float = 0.0) -> bool:
+  """Whether numbers of one group differ by rounding alone, or by at most the tolerance; on the host."""
   array = np.asarray([*values], np.float32)
-  return float(np.ptp(array)) <= max(LEAST, TOLERANCE * float(np.abs(array).max()))
+  least = float(np.float32(max(LEAST, tolerance)))
+  return float(np.ptp(array)) <= max(least, TOLERANCE * float(np.abs(array).max()))
 
 
 def same_group(group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B B"]:
@@ -30,32 +31,11 @@ def sizes(group_ids: Int[AnyArray, "B"]) -> Float[Array, "B"]:
   return same_group(group_ids).sum(axis=1).astype(jnp.float32)
 
 
-def constant(
-  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 0.0
-) -> Bool[Array, "B"]:
-  """For every episode, whether all values of its group are equal up to rounding. A group of one is constant.
-
-  Args:
-    values: one per episode.
-    group_ids: the prompt of each episode.
-    tolerance: a group with largest - smallest value up to this also counts as constant.
-  """
+def constant(values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B"]:
+  """For every episode, whether all values of its group are equal up to rounding. A group of one is constant."""
   x = jnp.asarray(values).astype(jnp.float32)
   same = same_group(group_ids)
   low = jnp.where(same, x[None, :], jnp.inf).min(axis=1)
   high = jnp.where(same, x[None, :], -jnp.inf).max(axis=1)
   rounding = TOLERANCE * jnp.maximum(jnp.abs(high), jnp.abs(low))
-  return high - low <= jnp.maximum(rounding, jnp.float32(max(LEAST, tolerance)))
-
-
-def informative(
-  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 1e-6
-) -> Bool[Array, "B"]:
-  """The keep-mask of dynamic sampling: True for episodes of groups whose values differ by more than the tolerance.
-
-  With a shaped reward as values, groups differ even if all answers are right, or all are wrong; the unshaped outcome as
-  values leaves these out, as DAPO does.
-
-  Source: DAPO (arXiv 2503.14476) sec. 3.2. DAPO and verl keep a group of one; here it is dropped, as it has no signal.
-  """
-  return ~constant(values, group_ids, tolerance=tolerance)
+  return high - low <= jnp.maximum(rounding, LEAST)

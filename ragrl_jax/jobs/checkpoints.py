@@ -1,7 +1,8 @@
-"""Opens checkpoints to sample from them, asks them questions, and exchanges their weights."""
+"""Finds checkpoints, opens them to sample from them, asks them questions, and exchanges their weights."""
 
 import importlib
 import importlib.util
+import logging
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,17 +12,146 @@ import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import settings, structs
+from ragrl_jax import recipes, settings, structs
 from ragrl_jax.evaluation import harness
-from ragrl_jax.jobs import evaluate
-from ragrl_jax.models import lora
+from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import settings as learner_settings
+from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.report import inline
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import contents
+from ragrl_jax.run import contents, rollback
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.run import questions as questions_lib
+from ragrl_jax.settings import Judge, Settings, fields
+from ragrl_jax.store import changes
+from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import episodes as episode_rows
+from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import workdir as workdir_lib
+
+# (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.
+Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
+
+
+def locate(checkpoint: str | pathlib.Path) -> Source:
+  """(folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step).
+
+  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again. Its step is
+  the run's last; that of a folder outside a run is 0.
+
+  Raises:
+    FileNotFoundError: there is no model and no checkpoint.
+    ValueError: it is the folder of an evaluation or an index.
+  """
+  path = pathlib.Path(checkpoint)
+  if hub.is_name(path) and not path.exists():
+    return hub.folder(path, "--checkpoint", part="config"), None, 0
+  run = path if path.name == "checkpoints" else path / "checkpoints"
+  steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
+  for folder in (path, path / "model"):
+    if ((folder / "config.json").exists() or lora.is_folder(folder)) and any(folder.glob("*.safetensors")):
+      if folder == path or not steps or workdir_lib.ended(path) >= max(steps):
+        return folder, None, max(0, workdir_lib.ended(folder.parent))
+  if (step := config_lib.step_of(path)) is not None and path.is_dir():
+    return None, path.parent, step
+  if not steps:
+    refuse_others(path)
+    raise FileNotFoundError(
+      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), OWNER/NAME on the "
+      "hub, a run's folder, or a step of a run, RUN/checkpoints/STEP (--checkpoint)."
+    )
+  return None, run, max(steps)
+
+
+def refuse_others(folder: str | pathlib.Path) -> None:
+  """Raises a ValueError if the folder is that of an evaluation or an index."""
+  path = pathlib.Path(folder)
+  for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
+    if (path / name).is_file() and not (path / "config.json").is_file():
+      raise ValueError(f"{path}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
+
+
+def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
+  """The checkpoint of a run with the highest value of a metric, the earliest of equal ones: RUN/checkpoints/STEP.
+
+  Args:
+    run: the run's folder.
+    metric: a name in its metrics.jsonl, such as "evaluation/em".
+
+  Raises:
+    ValueError: no step has the metric, or the checkpoint of the best step was deleted.
+  """
+  run = pathlib.Path(run)
+  rows = rollback.lasting(metrics_lib.read_metrics(run))  # the checkpoints of undone steps are deleted
+  rows = [row for row in rows if isinstance(row.get(metric), int | float) and row["step"]]
+  if not rows:
+    raise ValueError(
+      f"{run}: no step has the metric {metric!r} (--best): name one of its metrics.jsonl, and measure held-out "
+      "questions during the run (config.evaluate.every)."
+    )
+  step = max(rows, key=lambda row: (row[metric], -row["step"]))["step"]
+  result = run / "checkpoints" / str(step)
+  if not result.is_dir():
+    raise ValueError(
+      f"{run}: {metric} is highest at step {step}, but this checkpoint was not kept: set config.checkpoint.every to "
+      "config.evaluate.every, and raise config.checkpoint.keep to the number of checkpoints."
+    )
+  return result
+
+
+def config_of(checkpoint: str | pathlib.Path):
+  """The settings of a checkpoint's run, including every switch of its recipe.
+
+  Args:
+    checkpoint: as in `jobs.evaluate.evaluate`.
+
+  Raises:
+    ValueError: the checkpoint has no run with a config.json.
+  """
+  if (folder := config_lib.run_of(checkpoint)) is None:
+    if not pathlib.Path(checkpoint).exists():
+      raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint), and a model on the hub needs --config.")
+    refuse_others(checkpoint)
+    raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
+  config = config_lib.of_run(folder)
+  if other := changes.reworded(folder, config.to_dict()):
+    logging.warning(
+      "config.%s: the file has changed since the run began; the run's text is in %s.",
+      next(iter(other)),
+      folder / changes.WORDINGS,
+    )
+  with config.unlocked():
+    config.switches = {**recipes.switches(config.recipe), **config.switches}
+    config.judges = {term: {**config_lib.unset(Judge), **judge} for term, judge in config.judges.items()}
+  return config
+
+
+def chosen(config: Settings, checkpoint: str | pathlib.Path) -> tuple[Settings, Source]:
+  """(the settings, in which those that define the arrays are the checkpoint's; the location of its weights)."""
+  folder, run, step = source = locate(checkpoint)
+  if folder is None:
+    assert run is not None
+    return _as_trained(config, run.parent), source
+  adapters = lora.is_folder(folder)
+  # Adapters name their base, and their folder determines the rank.
+  where = hub.with_commit(str(checkpoint), "--checkpoint") if hub.is_name(checkpoint) else str(folder)
+  path = lora.find_base(folder, config.model.path) if adapters else where
+  changed = {"model.path": path, "model.lora.rank": 0, "model.lora.path": where if adapters else ""}
+  return fields.replaced(config, changed), source
+
+
+def load(player: player_lib.Sampler, source: Source) -> None:
+  """Loads the checkpoint's weights into the engine and the model.
+
+  Raises:
+    ValueError: its adapters were trained on another base than the one that was read.
+  """
+  folder, run, step = source
+  player.base = player.base or contents.base(player.settings)
+  params = lora.split(player.model)[1] if run is None else _restored(player, run, step)
+  player.engine.load(params, version=step)
+  nnx.update(player.model, params)
 
 
 def opened(
@@ -30,13 +160,13 @@ def opened(
   """A checkpoint, ready to sample; its `settings` have the checkpoint's model.
 
   Args:
-    config: as in `evaluate.evaluate`.
-    checkpoint: as in `evaluate.evaluate`.
+    config: as in `jobs.evaluate.evaluate`.
+    checkpoint: as in `jobs.evaluate.evaluate`.
     playing: make a `Player` of the config's recipe. False: make only a `Sampler`, without retriever and judges.
     judged: terms that need a judge although the recipe asks none about them.
 
   Raises:
-    ValueError, FileNotFoundError: as in `evaluate.evaluate`.
+    ValueError, FileNotFoundError: as in `jobs.evaluate.evaluate`.
   """
   config = settings.of(config)
   if config.endpoint.model:
@@ -44,10 +174,10 @@ def opened(
       f"config.endpoint.model={config.endpoint.model!r}: a model behind a server answers in evaluations and probes "
       "only, and here the checkpoint would. Leave it empty."
     )
-  config, source = evaluate.chosen(config, checkpoint)
+  config, source = chosen(config, checkpoint)
   prepared = prepared_lib.prepare(config, purpose="play" if playing else "sample")
   result = player_lib.build(prepared, judged=judged) if playing else player_lib.sampler(prepared)
-  evaluate.load(result, source)
+  load(result, source)
   return result
 
 
@@ -57,13 +187,14 @@ def ask(
   """Asks each question once, in its own episode; returns [(answer or None, episode)] in order. Decoding is greedy.
 
   Args:
-    checkpoint: as in `evaluate`; or a run.
+    checkpoint: as in `jobs.evaluate.evaluate`; or a run.
     questions: texts; or Examples, with passages for a recipe that needs them; or one of either.
     config: settings (`ragrl_jax.Config`), or the name or file of a config as in `--config`; None: those of the
       checkpoint's run.
 
   Raises:
-    ValueError, FileNotFoundError: as in `evaluate`; or a question is none, or has no passages that its recipe needs.
+    ValueError, FileNotFoundError: as in `jobs.evaluate.evaluate`; or a question is none, or has no passages that its
+      recipe needs.
   """
   # The members of a row, or of a table, are the names of its columns.
   alone = isinstance(questions, str | structs.Example | Mapping) or hasattr(questions, "columns")
@@ -74,7 +205,7 @@ def ask(
   examples = [one if isinstance(one, structs.Example) else structs.Example("", one, ()) for one in each]
   if isinstance(config, str | os.PathLike):
     config = config_lib.load(config)
-  config = settings.of(evaluate.config_of(checkpoint) if config is None else config)
+  config = settings.of(config_of(checkpoint) if config is None else config)
   # Questions are refused before weights and index are read.
   questions_lib.check_passages(config, prepared_lib.recipe(config), examples, "questions")
   player = cast(player_lib.Player, opened(config, checkpoint))
@@ -101,9 +232,9 @@ def reopen(made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:
     ValueError: the weights have other shapes.
     FileNotFoundError: there is no checkpoint.
   """
-  folder, _, step = source = evaluate.locate(checkpoint)
+  folder, _, step = source = locate(checkpoint)
   if folder is None:
-    evaluate.load(made, source)
+    load(made, source)
     return step
   again = player_lib.model(made.settings, made.tokenizer, made.prepared.shape, made.mesh)[0]
   if contents.base(made.settings) != made.base:
@@ -125,3 +256,43 @@ def tool_reader(tokenizer: Any) -> Any:
   if importlib.util.find_spec("ragrl_jax.agents") is None:
     return None
   return importlib.import_module("ragrl_jax.agents.calls.served").reader(tokenizer)
+
+
+def fingerprint(params: Any) -> str:
+  """`tensors.fingerprint` of a tree of weights."""
+  return tensors.fingerprint({jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)})
+
+
+def _as_trained(config: Settings, run: pathlib.Path) -> Settings:
+  """The settings, with those of the run that define the checkpoint's arrays, and its tokenizer."""
+  if not (run / "config.json").exists():
+    return config
+  trained = settings.of(config_lib.of_run(run))
+  base = trained.model.path
+  is_name = hub.is_name(base) and hub.parts(base)[1]  # a run stores names on the hub with their commits
+  is_gone = not pathlib.Path(base).is_dir() and not is_name
+  path = config.model.path if config.model.path and is_gone else base  # the run's base has moved
+  # Each of these changes the train state: layers, adapters, moments, a critic.
+  arrays = {name: getattr(trained, name) for name in ("optimizer", "loss", "advantage", "critic")}
+  tokenizer = config.prompting.tokenizer or trained.prompting.tokenizer
+  model = fields.replaced(trained.model, {"path": path})
+  return fields.replaced(config, arrays | {"model": model, "prompting.tokenizer": tokenizer})
+
+
+def _restored(player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
+  """The policy's trained parameters of a run's checkpoint."""
+  config = player.settings
+  checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
+  try:
+    # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
+    host = checkpoints.host(step)
+    lora.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
+    # The run's own settings fit together: its warm-up may be longer than the run of this config.
+    trained = settings.of(config_lib.of_run(run.parent))
+    objective = dict(rl="policy", sft="sft")[config_lib.kind_of(run.parent)]  # SFT's state has no critic
+    how = learner_settings.from_config(trained, objective=objective), learner_settings.optimizer_from_config(trained)
+    learner = learner_lib.Learner(player.model, *how, mesh=player.mesh)
+    state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
+  finally:
+    checkpoints.close()
+  return learner.policy(state.params)

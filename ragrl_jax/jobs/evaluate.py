@@ -8,27 +8,21 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from flax import nnx
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
 from ragrl_jax import settings as settings_lib
+from ragrl_jax import structs
 from ragrl_jax.evaluation import answer_files, harness
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import settings as learner_settings
-from ragrl_jax.models import hub, lora, tensors
+from ragrl_jax.jobs import checkpoints
+from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts
 from ragrl_jax.prompting import chat
 from ragrl_jax.rollout import collect, group_sampler
-from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards, rollback
+from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
-from ragrl_jax.settings import Judge, Settings, fields
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import addresses, changes, jsonl, versions
-from ragrl_jax.store import checkpoint as checkpoint_lib
-from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import workdir as workdir_lib
 
 
 def evaluate(
@@ -95,7 +89,7 @@ def limits(config: Settings) -> dict[str, Any]:
 
 def settled(config, checkpoint: str | pathlib.Path | None) -> Settings:
   """The typed settings of `evaluate`'s `config`: without one, those of the checkpoint's run."""
-  return settings_lib.of(config_of(checkpoint or "") if config is None else config)
+  return settings_lib.of(checkpoints.config_of(checkpoint or "") if config is None else config)
 
 
 def opened(
@@ -117,7 +111,7 @@ def opened(
     endpoint_player.check(config, recipe)
   else:
     checkpoint = hub.with_commit(checkpoint, "--checkpoint")
-    config, source = chosen(config, checkpoint)
+    config, source = checkpoints.chosen(config, checkpoint)
     config = hub.pinned(config, training=False)  # not before: the run's own model may be here no more
     prepared = prepared_lib.prepare(config, purpose="play")
     recipe = prepared.recipe
@@ -138,39 +132,9 @@ def opened(
     return config, asked, fitting(asked), dict(model=config.endpoint.model, endpoint=dict(asked.described))
   assert source is not None
   examples, player = fitting(prepared), player_lib.build(prepared)
-  load(player, source)
-  return config, player, examples, dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
-
-
-# (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.
-Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
-
-
-def chosen(config: Settings, checkpoint: str | pathlib.Path) -> tuple[Settings, Source]:
-  """(the settings, in which those that define the arrays are the checkpoint's; the location of its weights)."""
-  folder, run, step = source = locate(checkpoint)
-  if folder is None:
-    assert run is not None
-    return _as_trained(config, run.parent), source
-  adapters = lora.is_folder(folder)
-  # Adapters name their base, and their folder determines the rank.
-  where = hub.with_commit(str(checkpoint), "--checkpoint") if hub.is_name(checkpoint) else str(folder)
-  path = lora.find_base(folder, config.model.path) if adapters else where
-  changed = {"model.path": path, "model.lora.rank": 0, "model.lora.path": where if adapters else ""}
-  return fields.replaced(config, changed), source
-
-
-def load(player: player_lib.Sampler, source: Source) -> None:
-  """Loads the checkpoint's weights into the engine and the model.
-
-  Raises:
-    ValueError: its adapters were trained on another base than the one that was read.
-  """
-  folder, run, step = source
-  player.base = player.base or contents.base(player.settings)
-  params = lora.split(player.model)[1] if run is None else _restored(player, run, step)
-  player.engine.load(params, version=step)
-  nnx.update(player.model, params)
+  checkpoints.load(player, source)
+  weights = checkpoints.fingerprint(nnx.split(player.model)[1])
+  return config, player, examples, dict(checkpoint=str(checkpoint), weights=weights)
 
 
 # Settings that change the answers. They are stored with a score if they are not the default.
@@ -223,16 +187,13 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
   )
 
 
-def evaluator(
-  config, examples: Sequence[structs.Example] | None = None, *, workdir: str | pathlib.Path | None = None
-) -> progress.Evaluate:
+def evaluator(config, *, workdir: str | pathlib.Path | None = None) -> progress.Evaluate:
   """For `train(evaluate=…)`: measures held-out questions at config.steps, and every config.evaluate.every steps if set.
 
   Step 0 is included: the weights before training. A run that `reached` ends earlier is not measured at its end.
 
   Args:
     config: the run's settings, or what was prepared from them.
-    examples: the questions; by default those of config.data.evaluate.
     workdir: the run's folder, in which the answers of each step are stored for the report; None stores nothing.
 
   Raises:
@@ -250,15 +211,14 @@ def evaluator(
     recipe = prepared_lib.recipe(config)
   steps, interval, batch = config.steps, config.evaluate.every, batch_of(config)
   progress.waits_for_held_out(config, recipe, measured=bool(interval))
-  if examples is None:
-    most = config.evaluate.examples
-    examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
-    what = f"config.data.evaluate={config.data.evaluate}"
-    questions.check_passages(config, recipe, examples, what)
-    if prepared is not None:  # now, and not when the run has reached its first evaluation, which may be its end
-      fitting = questions.fitting(config, prepared, examples)
-      questions.check_room(config, prepared.tokenizer, recipe, fitting, what)
-    questions.say_trained_on(config, examples, what, hub=True)
+  most = config.evaluate.examples
+  examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
+  what = f"config.data.evaluate={config.data.evaluate}"
+  questions.check_passages(config, recipe, examples, what)
+  if prepared is not None:  # now, and not when the run has reached its first evaluation, which may be its end
+    fitting = questions.fitting(config, prepared, examples)
+    questions.check_room(config, prepared.tokenizer, recipe, fitting, what)
+  questions.say_trained_on(config, examples, what, hub=True)
 
   def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == steps or (interval and step % interval == 0)
@@ -314,136 +274,6 @@ def batch_of(config: Settings) -> int:
   return config.evaluate.batch or 4 * config.rollout.rows
 
 
-def locate(checkpoint: str | pathlib.Path) -> Source:
-  """(folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step).
-
-  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again. Its step is
-  the run's last; that of a folder outside a run is 0.
-
-  Raises:
-    FileNotFoundError: there is no model and no checkpoint.
-    ValueError: it is the folder of an evaluation or an index.
-  """
-  path = pathlib.Path(checkpoint)
-  if hub.is_name(path) and not path.exists():
-    return hub.folder(path, "--checkpoint", part="config"), None, 0
-  run = path if path.name == "checkpoints" else path / "checkpoints"
-  steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
-  for folder in (path, path / "model"):
-    if ((folder / "config.json").exists() or lora.is_folder(folder)) and any(folder.glob("*.safetensors")):
-      if folder == path or not steps or workdir_lib.ended(path) >= max(steps):
-        return folder, None, max(0, workdir_lib.ended(folder.parent))
-  if (step := config_lib.step_of(path)) is not None and path.is_dir():
-    return None, path.parent, step
-  if not steps:
-    refuse_others(path)
-    raise FileNotFoundError(
-      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), OWNER/NAME on the "
-      "hub, a run's folder, or a step of a run, RUN/checkpoints/STEP (--checkpoint)."
-    )
-  return None, run, max(steps)
-
-
-def refuse_others(folder: str | pathlib.Path) -> None:
-  """Raises a ValueError if the folder is that of an evaluation or an index."""
-  path = pathlib.Path(folder)
-  for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
-    if (path / name).is_file() and not (path / "config.json").is_file():
-      raise ValueError(f"{path}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
-
-
-def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
-  """The checkpoint of a run with the highest value of a metric, the earliest of equal ones: RUN/checkpoints/STEP.
-
-  Args:
-    run: the run's folder.
-    metric: a name in its metrics.jsonl, such as "evaluation/em".
-
-  Raises:
-    ValueError: no step has the metric, or the checkpoint of the best step was deleted.
-  """
-  run = pathlib.Path(run)
-  rows = rollback.lasting(metrics_lib.read_metrics(run))  # the checkpoints of undone steps are deleted
-  rows = [row for row in rows if isinstance(row.get(metric), int | float) and row["step"]]
-  if not rows:
-    raise ValueError(
-      f"{run}: no step has the metric {metric!r} (--best): name one of its metrics.jsonl, and measure held-out "
-      "questions during the run (config.evaluate.every)."
-    )
-  step = max(rows, key=lambda row: (row[metric], -row["step"]))["step"]
-  result = run / "checkpoints" / str(step)
-  if not result.is_dir():
-    raise ValueError(
-      f"{run}: {metric} is highest at step {step}, but this checkpoint was not kept: set config.checkpoint.every to "
-      "config.evaluate.every, and raise config.checkpoint.keep to the number of checkpoints."
-    )
-  return result
-
-
-def config_of(checkpoint: str | pathlib.Path):
-  """The settings of a checkpoint's run, including every switch of its recipe. `checkpoint`: as in `evaluate`.
-
-  Raises:
-    ValueError: the checkpoint has no run with a config.json.
-  """
-  if (folder := config_lib.run_of(checkpoint)) is None:
-    if not pathlib.Path(checkpoint).exists():
-      raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint), and a model on the hub needs --config.")
-    refuse_others(checkpoint)
-    raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
-  config = config_lib.of_run(folder)
-  if other := changes.reworded(folder, config.to_dict()):
-    logging.warning(
-      "config.%s: the file has changed since the run began; the run's text is in %s.",
-      next(iter(other)),
-      folder / changes.WORDINGS,
-    )
-  with config.unlocked():
-    config.switches = {**recipes.switches(config.recipe), **config.switches}
-    config.judges = {term: {**config_lib.unset(Judge), **judge} for term, judge in config.judges.items()}
-  return config
-
-
 def play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
   """Plays questions for the harness. The sampled tokens depend only on the numbers of the question and of the seed."""
   return lambda requests, at_once: player.rollout.stream(requests, step=0, at_once=at_once, greedy=greedy)
-
-
-def fingerprint(params: Any) -> str:
-  """`tensors.fingerprint` of a tree of weights."""
-  return tensors.fingerprint({jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)})
-
-
-def _as_trained(config: Settings, run: pathlib.Path) -> Settings:
-  """The settings, with those of the run that define the checkpoint's arrays, and its tokenizer."""
-  if not (run / "config.json").exists():
-    return config
-  trained = settings_lib.of(config_lib.of_run(run))
-  base = trained.model.path
-  is_name = hub.is_name(base) and hub.parts(base)[1]  # a run stores names on the hub with their commits
-  is_gone = not pathlib.Path(base).is_dir() and not is_name
-  path = config.model.path if config.model.path and is_gone else base  # the run's base has moved
-  # Each of these changes the train state: layers, adapters, moments, a critic.
-  arrays = {name: getattr(trained, name) for name in ("optimizer", "loss", "advantage", "critic")}
-  tokenizer = config.prompting.tokenizer or trained.prompting.tokenizer
-  model = fields.replaced(trained.model, {"path": path})
-  return fields.replaced(config, arrays | {"model": model, "prompting.tokenizer": tokenizer})
-
-
-def _restored(player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
-  """The policy's trained parameters of a run's checkpoint."""
-  config = player.settings
-  checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
-  try:
-    # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
-    host = checkpoints.host(step)
-    lora.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
-    # The run's own settings fit together: its warm-up may be longer than the run of this config.
-    trained = settings_lib.of(config_lib.of_run(run.parent))
-    objective = dict(rl="policy", sft="sft")[config_lib.kind_of(run.parent)]  # SFT's state has no critic
-    how = learner_settings.from_config(trained, objective=objective), learner_settings.optimizer_from_config(trained)
-    learner = learner_lib.Learner(player.model, *how, mesh=player.mesh)
-    state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
-  finally:
-    checkpoints.close()
-  return learner.policy(state.params)

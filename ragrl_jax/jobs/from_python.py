@@ -17,6 +17,7 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, settings
 from ragrl_jax.evaluation import answer_verdicts, comparison
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.jobs import evaluate as evaluate_lib
 from ragrl_jax.jobs import probe as probe_lib
 from ragrl_jax.jobs import sft as sft_lib
@@ -80,7 +81,7 @@ def train(
   prepared = prepared_lib.prepare(_set(config, values | {"steps": steps}, settings), workdir)
   if reward is not None:
     prepared = prepared_lib.with_reward(prepared, reward)
-  _filled(index, corpus, say)  # after the checks of all else: it may take hours
+  _fill(index, corpus, say)  # after the checks of all else: it may take hours
   return trained(prepared, workdir, on_step=on_step, say=say, **options)
 
 
@@ -215,7 +216,7 @@ def probe(
 
 def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
   checkpoint = None if checkpoint is None else _path("checkpoint", checkpoint)
-  result = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
+  result = _set(checkpoints.config_of(checkpoint) if config is None else config, {}, settings)
   return job(result, checkpoint, _path("questions", questions), out, **how)
 
 
@@ -317,10 +318,9 @@ def _index(corpus: str, run_folder: pathlib.Path) -> str:
   return str(out)
 
 
-def _filled(index: str, corpus: str, say: Callable[[str], None]) -> str:
-  """The index, in which documents are indexed unless they are; a corpus that is the index itself is left as it is."""
+def _fill(index: str, corpus: str, say: Callable[[str], None]) -> None:
+  """Indexes the corpus there, unless it is; a corpus that is the index itself is left as it is."""
   if index != corpus:
     if not (pathlib.Path(index) / "index.json").is_file():
       say(f"{corpus} is indexed in {index}")
     retrieval.build_index(corpus, "bm25", index)
-  return index

@@ -10,9 +10,7 @@ from ragrl_jax import settings as settings_lib
 from ragrl_jax.judging import prompts
 from ragrl_jax.judging.judge_api import Cached, Judge, references
 
-__all__ = ["KINDS", "Judge", "chosen", "load", "of_steps", "of_terms", "references"]
-
-KINDS = settings_lib.JUDGES
+__all__ = ["Judge", "chosen", "load", "of_steps", "of_terms", "references"]
 
 WORDS = ("exact", "sub_em", "sub_em_words", "lexical")  # kinds that compare words and need no model
 ASKED = ("llm", "reward_model")  # kinds that are asked a question in words

@@ -126,22 +126,21 @@ class Encoder:
     graphdef, params = self._split[kind]
     return self._run(graphdef, params, tokens, mask)
 
-  def embed_texts(self, texts: Sequence[str], kind: str = "query", batch: int | None = None) -> np.ndarray:
+  def embed_texts(self, texts: Sequence[str], kind: str) -> np.ndarray:
     """Vectors, float32 [n, D], in the order of the texts. The prefix of the kind is put before each text.
 
     A text is padded to one of a few lengths and computed in a batch of fixed size. So its vector depends on the text
     alone, and few shapes are compiled.
 
     Args:
-      kind: "query" or "passage".
-      batch: number of texts per batch; by default the encoder's, at most 8 for queries.
+      kind: "query" or "passage"; a batch has at most 8 queries.
 
     Raises:
       ValueError: another kind.
     """
     if kind not in TOWERS:
       raise ValueError(f"kind={kind!r}: it must be one of {', '.join(TOWERS)}.")
-    batch = batch or (min(8, self.batch) if kind == "query" else self.batch)
+    batch = min(8, self.batch) if kind == "query" else self.batch
     if self._mesh is not None:
       batch += -batch % rules.ways(self._mesh, rules.MESH_AXES["batch"])
     rows = [(ids, [1] * len(ids)) for ids in self._ids(texts, kind)]

@@ -1,6 +1,6 @@
-"""Memory and time of dense retrieval on TPUs or GPUs that this machine lacks: exact search, and encoding of a corpus.
+"""Memory and time of exact dense search on TPUs or GPUs that this machine lacks.
 
-The programs of `retrieval/device.py` and `models/encoder.py` are compiled ahead of time. Nothing runs.
+The program of `retrieval/device.py` is compiled ahead of time. Nothing runs.
 """
 
 import dataclasses
@@ -10,18 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ragrl_jax.models import bert, encoder, encoder_settings
-from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import aot, chips, gpu_kernels, gpus
 from ragrl_jax.plan.summary import Program, preallocated, seconds
 from ragrl_jax.retrieval import device
 
 VECTORS = "index: vectors"  # name of the vectors in the report's resident memory
 SEARCH = "engine: search"  # name of the search, which runs while the engine samples
-BASE = bert.BertConfig(30_522, 768, 12, 12, 3072, 512, 2, 1e-12)  # BERT base: E5, BGE, GTE and DPR in that size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,34 +75,7 @@ def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Progra
   )
   scores = 2 * 4 * halves * index.queries * share  # written by the product and read by the maxima
   flops, hbm = 2.0 * halves * index.dim * index.queries * share, float(index.bytes(devices) + scores)
-  return _compiled(SEARCH, lowered, devices, flops=flops, hbm=hbm, calls=calls)
-
-
-def encode(
-  shape: bert.BertConfig, devices: list[jax.Device], *, texts: int = 512, tokens: int = 192, pooling: str = "mean"
-) -> Program:
-  """The compiled encoder in bfloat16 for a batch of texts of one length, split over these devices.
-
-  Args:
-    devices: devices that each hold the whole encoder.
-    tokens: tokens per text; nearly all passages of 100 words have at most 192.
-    pooling: see `encoder_settings.EncoderSettings`.
-  """
-  mesh = mesh_lib.make(devices)
-  settings = encoder_settings.EncoderSettings(pooling, True)
-  make = lambda: bert.Bert(shape, pooler=False, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)
-  graphdef, abstract = nnx.split(nnx.eval_shape(make))
-  replicated, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-  params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), abstract)
-  ints = jax.ShapeDtypeStruct((texts, tokens), jnp.int32, sharding=spread)
-  run = jax.jit(lambda params, tokens, mask: encoder.vectors_of(settings, graphdef, params, tokens, mask, mesh))
-  c, each = shape, texts // len(devices)
-  matrices = c.num_layers * (4 * c.d_model**2 + 2 * c.d_model * c.d_ff)
-  attention = c.num_layers * 4 * tokens * c.d_model  # of a token: scores and their product with the values
-  states = 2.0 * each * tokens * c.d_model
-  flops = float(each * tokens * (2 * matrices + attention))
-  hbm = 2.0 * matrices + c.num_layers * states * (8 + 2 * c.d_ff / c.d_model)
-  return _compiled("encoder", run.lower(params, ints, ints), devices, flops=flops, hbm=hbm)
+  return program_of(SEARCH, lowered, devices, flops=flops, hbm=hbm, calls=calls)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +142,8 @@ def alone(index: Index, topology: str) -> Alone:
   return Alone(index, topology, len(devices), index.bytes(devices), search(index, devices))
 
 
-def _compiled(name: str, lowered, devices: list[jax.Device], *, flops: float, hbm: float, calls: int = 1) -> Program:
+def program_of(name: str, lowered, devices: list[jax.Device], *, flops: float, hbm: float, calls: int = 1) -> Program:
+  """The compiled program, measured; or with the reason for which the compiler refuses it."""
   start = time.perf_counter()
   try:
     compiled = lowered.compile()

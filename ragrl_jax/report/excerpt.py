@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.core.metrics import searches
+from ragrl_jax.core.metrics import searches, stats
 from ragrl_jax.store import episodes, jsonl
 
 MAX_STEPS = 32
@@ -99,8 +99,8 @@ def _step(step: int, path: pathlib.Path, groups: list[_Group]) -> dict[str, Any]
     "groups": [_group(group) for group in groups],
     "episodes": len(ends),
     "taken": sum(len(group.ends) for group in groups if group.taken),
-    "reward": _mean(reward for reward, _, _ in ends),
-    "outcome": _mean(outcome for _, outcome, _ in ends),
+    "reward": _round(stats.mean_known(reward for reward, _, _ in ends)),
+    "outcome": _round(stats.mean_known(outcome for _, outcome, _ in ends)),
   }
 
 
@@ -112,7 +112,7 @@ def _group(group: _Group) -> dict[str, Any]:
   rewards = [reward for reward, _, _ in group.ends if reward is not None]
   return group.about | {
     "count": len(group.ends),
-    "reward": _mean(rewards),
+    "reward": _round(stats.mean_known(rewards)),
     "spread": _round(max(rewards) - min(rewards)) if rewards else None,
     "right": sum((outcome or 0) > 0 for _, outcome, _ in group.ends),
     "kinds": sorted({(_verdict(reward, outcome), ended) for reward, outcome, ended in group.ends}),
@@ -160,11 +160,6 @@ def _text(segment: Mapping[str, Any]) -> dict[str, Any]:
   """The text of an environment's segment. If it has control tokens, `parts` alternates between text and token."""
   parts = episodes.parts(segment)
   return {"text": segment["text"]} | ({"parts": parts} if len(parts) > 1 else {})
-
-
-def _mean(values) -> float | None:
-  numbers = [value for value in values if value is not None]
-  return _round(sum(numbers) / len(numbers)) if numbers else None
 
 
 def _round(value):

@@ -277,26 +277,18 @@ class GroupSampler:
     return StepGroups(tuple(kept[: self._prompts]), {name: float(x) for name, x in metrics.items()})
 
   def _with_spread(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[float]]:
-    """The groups whose known values differ, and all known values."""
+    """The groups whose known values differ, and all known values.
+
+    Source: DAPO (arXiv 2503.14476) sec. 3.2. DAPO and verl keep a group of one; here it goes, as it has no signal.
+    """
     episodes = [episode for group in groups for episode in group]
     values = self._measure([self.example(episode) for episode in episodes], episodes, step)
-    # An episode without a score gets its own group id, so it neither makes nor hides a spread.
-    # Prompts 7 7 7 with values 1 None 0 → ids 7 −2 7, numbers 1 0 0: prompt 7 has a spread.
-    ids = [
-      episode.prompt_index if value is not None else -1 - i
-      for i, (episode, value) in enumerate(zip(episodes, values, strict=True))
-    ]
-    numbers = [0.0 if value is None else value for value in values]
-    keep: list[bool] = []
-    # In parts of prompts_per_step groups, the last one padded, so that no size of a draw needs a new compilation.
-    size = self._prompts * self._group_size
-    for at in range(0, len(ids), size):
-      part = ids[at : at + size]
-      filling = [-1 - len(ids) - i for i in range(size - len(part))]
-      x = np.asarray(numbers[at : at + size] + [0.0] * len(filling), np.float32)
-      differ = groups_lib.informative(x, np.asarray(part + filling, np.int32), tolerance=self._filter.tolerance)
-      keep += np.asarray(differ)[: len(part)].tolist()
-    spread = {index for index, kept in zip(ids, keep, strict=True) if kept}
+    known: dict[int, list[float]] = {}
+    for episode, value in zip(episodes, values, strict=True):
+      if value is not None:  # an episode without a score neither makes nor hides a spread
+        known.setdefault(episode.prompt_index, []).append(value)
+    tolerance = self._filter.tolerance
+    spread = {prompt for prompt, own in known.items() if not groups_lib.equal(own, tolerance=tolerance)}
     return [g for g in groups if g[0].prompt_index in spread], [value for value in values if value is not None]
 
 

@@ -49,7 +49,7 @@ class Sampler:
     model: the decoder with its initial weights.
     config: the decoder's config.
     engine: has no weights until `engine.load(params, version)`.
-    base: fingerprint of the frozen base of adapters, see `evaluate.load`; "" without adapters.
+    base: fingerprint of the frozen base of adapters, see `jobs.checkpoints.load`; "" without adapters.
   """
 
   prepared: Prepared

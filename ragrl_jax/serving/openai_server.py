@@ -15,13 +15,10 @@ import dataclasses
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-import uvicorn
-
 from ragrl_jax.engine.lanes import FULL
 from ragrl_jax.engine.messages import Group, Open, Turn
 from ragrl_jax.protocol import http_limits, replies
 from ragrl_jax.protocol.http_answer import Answer, Refused, Site, answered
-from ragrl_jax.protocol.http_limits import Guard
 from ragrl_jax.protocol.replies import Piece
 from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, ToolReader, read
 from ragrl_jax.protocol.text_stream import TextStream
@@ -178,11 +175,6 @@ class Application(Site):
       raise Refused(400, " ".join(str(error).split())) from None
     finally:
       await asyncio.wait([change])
-
-
-def server(application: Application, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Server:
-  """A server of the application. `run()` serves until a signal arrives or `should_exit` is set."""
-  return uvicorn.Server(http_limits.configured(application, host=host, port=port, guard=guard))
 
 
 class Gate:

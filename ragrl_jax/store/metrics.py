@@ -32,7 +32,6 @@ class MetricWriter(contextlib.AbstractContextManager):
     workdir: str | os.PathLike,
     *,
     restored: int | None = None,
-    tensorboard: bool = True,
     trackers: Iterable[str] = (),
     settings: Mapping[str, Any] | None = None,
     silent: bool = False,
@@ -42,8 +41,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     Args:
       restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
         run: all old rows and event files are removed.
-      tensorboard: whether to write event files, under `tensorboard/`.
-      trackers: other trackers, keys of `trackers.KINDS`.
+      trackers: keys of `trackers.KINDS`.
       silent: touch no file, because another host of the run writes.
     """
     self._last, self._file, self._trackers = None, None, None
@@ -54,8 +52,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     rows_kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
     self._last = rows_kept[-1]["step"] if rows_kept else None
     self._file = open(self.path, "ab", buffering=0)
-    names = dict.fromkeys([*(["tensorboard"] if tensorboard else []), *trackers])
-    self._trackers = trackers_lib.Trackers(names, self.path.parent, restored=restored, settings=settings or {})
+    self._trackers = trackers_lib.Trackers(trackers, self.path.parent, restored=restored, settings=settings or {})
 
   @classmethod
   def of_run(
@@ -63,9 +60,7 @@ class MetricWriter(contextlib.AbstractContextManager):
   ) -> "MetricWriter":
     """The writer with the trackers that config.log turns on; they get the settings without credentials."""
     names = trackers_lib.chosen(config.log)
-    return cls(
-      workdir, restored=restored, tensorboard=False, trackers=names, settings=changes.values(config), silent=silent
-    )
+    return cls(workdir, restored=restored, trackers=names, settings=changes.values(config), silent=silent)
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Writes a step's row. Pass all metrics of the step in one call, those of an evaluation included.

@@ -8,7 +8,7 @@ from scripted_server import serving
 
 from ragrl_jax import config, judging
 from ragrl_jax.judging import judge_api
-from ragrl_jax.settings import Judge
+from ragrl_jax.settings import JUDGES, Judge
 
 FACTS = ["The Rhine passes Basel, Strasbourg and Cologne.", "Paris\nthe City of Light", "山 река délta"]
 CLAIMS = ["Cologne lies on the Rhine, as Basel does", "paris.", "река", "Berlin has three opera houses", "1 yes 0 no"]
@@ -68,7 +68,7 @@ def test_several_threads_at_once_and_it_describes_itself_and_its_pace(judge):
     got = list(pool.map(lambda i: judge.judge([PAIRS[i % len(PAIRS)]])[0], range(24)))
   assert got == [expected[i % len(PAIRS)] for i in range(24)]
   said = json.loads(json.dumps(judge.describe()))
-  assert said["kind"] in judging.KINDS
+  assert said["kind"] in JUDGES
   assert isinstance(judge.pace, judge_api.Pace) and judge.pace.batch >= 1 and judge.pace.workers >= 1
 
 

@@ -188,7 +188,7 @@ def make(workdir, *, steps=120, logged_every=5):
   rng = np.random.default_rng(0)
   skill_at = lambda step: 1 / (1 + math.exp(-8 * (step / steps - 0.35)))
   em = lambda skill: 0.12 + 0.8 * skill
-  with metrics.MetricWriter(workdir, tensorboard=False) as writer:
+  with metrics.MetricWriter(workdir) as writer:
     writer.write(0, {"evaluation": evaluated(em(skill_at(0)), 0.9)})
     jsonl.write_step(workdir / jsonl.EVALUATIONS, 0, answered(np.random.default_rng(0), skill_at(0)))
     for step in range(1, steps + 1):

@@ -33,7 +33,7 @@ def run(folder, **given):
   config.steps = 6
   settings = json.loads(config.to_json_best_effort())
   (folder / "config.json").write_text(json.dumps(settings | dict(objective="rl")))  # wordings may lie elsewhere
-  with metrics.MetricWriter(folder, tensorboard=False) as writer:
+  with metrics.MetricWriter(folder) as writer:
     for step in range(1, 7):
       writer.write(step, {"reward": 1.0, "tokens": 100, "seconds": {"update": 600.0}})
   return folder

@@ -9,7 +9,7 @@ import ragrl_jax
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, settings, structs
 from ragrl_jax.data import writers
-from ragrl_jax.jobs import evaluate, probe
+from ragrl_jax.jobs import checkpoints, evaluate, probe
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
@@ -152,18 +152,18 @@ def test_where_checkpoints_are_found_and_a_continued_runs_older_model_is_not_tak
   (tmp_path / "model").mkdir()
   for name in ("config.json", "model.safetensors"):
     (tmp_path / "model" / name).write_text("{}")
-  assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 0)
+  assert checkpoints.locate(tmp_path) == (tmp_path / "model", None, 0)
   (tmp_path / "checkpoints" / "100").mkdir(parents=True)
   (tmp_path / "finished.json").write_text(json.dumps(dict(step=100, reached=False)))
-  assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 100)  # the version of its weights
+  assert checkpoints.locate(tmp_path) == (tmp_path / "model", None, 100)  # the version of its weights
   (tmp_path / "finished.json").unlink()  # the run goes on
-  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 100)
+  assert checkpoints.locate(tmp_path) == (None, tmp_path / "checkpoints", 100)
   for step in (8, 150):
     (tmp_path / "checkpoints" / str(step)).mkdir()
-    assert evaluate.locate(tmp_path / "checkpoints" / str(step)) == (None, tmp_path / "checkpoints", step)
-  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 150)
-  refused("no model here", evaluate.locate, tmp_path / "nowhere", error=FileNotFoundError)
-  assert evaluate.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
+    assert checkpoints.locate(tmp_path / "checkpoints" / str(step)) == (None, tmp_path / "checkpoints", step)
+  assert checkpoints.locate(tmp_path) == (None, tmp_path / "checkpoints", 150)
+  refused("no model here", checkpoints.locate, tmp_path / "nowhere", error=FileNotFoundError)
+  assert checkpoints.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
 
 
 def test_the_evaluator_measures_when_it_is_due(made, place, config):
@@ -179,14 +179,14 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   rows = [(0, 0.9), (10, 0.2), (20, 0.5), (25, None), (30, 0.5), (40, 0.4)]
   of = lambda value: {} if value is None else {"evaluation/em": value}
   jsonl.write(tmp_path / "metrics.jsonl", [{"step": step} | of(value) for step, value in rows])
-  refused("step 20, but this checkpoint was not kept", evaluate.best, tmp_path, "evaluation/em")
+  refused("step 20, but this checkpoint was not kept", checkpoints.best, tmp_path, "evaluation/em")
   (tmp_path / "checkpoints" / "20").mkdir(parents=True)
   # The first of equal ones; the weights before training are no checkpoint.
-  assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
-  refused("'evaluation/f1'", evaluate.best, tmp_path, "evaluation/f1")
+  assert checkpoints.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
+  refused("'evaluation/f1'", checkpoints.best, tmp_path, "evaluation/f1")
   undone = [{"step": 50, "evaluation/em": 0.8}, {"step": 51, "rollback/to": 40, "evaluation/em": 0.4}]
   jsonl.write(tmp_path / "metrics.jsonl", [{"step": step} | of(value) for step, value in rows] + undone)
-  assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
+  assert checkpoints.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
 
 
 @pytest.mark.parametrize(("recipe", "switches"), [

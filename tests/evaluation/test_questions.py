@@ -51,10 +51,12 @@ def test_held_out_questions_that_an_outage_failed_have_no_scores(tmp_path, monke
   scored = [rewards.Scored(None, ended(why), {}, {}, None, None) for why in ("answer", "failed")]
   metrics = dict(n=1, failed=1, unjudged=0, em=1.0)
   monkeypatch.setattr(evaluate, "measure", lambda *_, **__: (metrics, scored))
-  config, examples = config_lib.default_config(), [Example("q", "Who?", ("a",))]
-  measure = lambda: evaluate.evaluator(config, examples, workdir=tmp_path)(config.steps, mock.Mock(), None)
+  config, run = config_lib.default_config(), tmp_path / "run"
+  config.data.evaluate = str(tmp_path / "dev.jsonl")
+  writers.write_examples(config.data.evaluate, [Example("q", "Who?", ("a",))])
+  measure = lambda: evaluate.evaluator(config, workdir=run)(config.steps, mock.Mock(), None)
   assert measure() == {"evaluation/n": 1, "evaluation/failed": 1, "evaluation/unjudged": 0}
-  assert "the retriever is down" in caplog.text and not [*tmp_path.iterdir()]
+  assert "the retriever is down" in caplog.text and not run.exists()
   config.retrieval.max_failed_share = 0.5
   monkeypatch.setattr(evaluate, "keep", lambda *_: None)
   assert measure()["evaluation/em"] == 1.0

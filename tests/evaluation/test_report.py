@@ -90,7 +90,7 @@ def test_hostile_text_is_shown_as_text(tmp_path, fake_run):
   config = json.loads((run / "config.json").read_text())
   config["recipe"] = config["model"]["path"] = config[HOSTILE] = HOSTILE
   (run / "config.json").write_text(json.dumps(config))
-  with metrics.MetricWriter(run, restored=60, tensorboard=False) as writer:
+  with metrics.MetricWriter(run, restored=60) as writer:
     writer.write(61, {f"term/{HOSTILE}": 1.0, "warning/w": HOSTILE, f"seconds/{HOSTILE}": 100.0})
   page = rendering.run(page_lib.gather(run))
   assert page.count("<script") == page.count("</script>") == 17
@@ -118,7 +118,7 @@ def test_what_moved_stands_at_the_top_with_an_episode_that_shows_it(page, fake_r
 
 def test_what_moved_and_is_back_says_when(tmp_path):
   (tmp_path / "config.json").write_text("{}")
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     for step, entropy in enumerate([1.0] * 5 + [0.1, 0.1, 1.0], 1):
       writer.write(step, {"entropy": entropy, "warning/entropy": "as printed", "warning/mismatch": "other"})
   (moved, other) = page_lib.gather(tmp_path)["run"]["warnings"]
@@ -144,7 +144,7 @@ def test_a_run_that_has_not_begun_is_damaged_or_has_just_begun(tmp_path):
   (tmp_path / "config.json").write_text('{"objective": "rl"}')
   page = page_lib.write_report(tmp_path, tmp_path / "other" / "page.html").read_text()
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     writer.write(1, {"reward": 0.5})
   assert data_of(rendering.run(page_lib.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {"reward": [0.5]}
 
@@ -160,7 +160,7 @@ def test_the_headline_uses_the_metrics_where_there_are_no_episodes():
 
 
 def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     part = lambda em: {"em": em, "n": 4}
     writer.write(4, {"evaluation": {"n": 8, "em": 0.25, "by_hops": {"1": part(0.5), "2": part(0.0)}}})
     writer.write(5, {"reward": 1.0})

@@ -13,7 +13,7 @@ def run(folder, reward, **config):
   folder.mkdir(parents=True)
   (folder / "config.json").write_text(json.dumps({"recipe": "arena", "seed": 0, "retrieval": {"index": ""}} | config))
   same = {"searches": 0.0, "seconds": {"rollout": 2.0, "other": 0.5, "step": 2.5}}
-  with metrics.MetricWriter(folder, tensorboard=False) as writer:
+  with metrics.MetricWriter(folder) as writer:
     for step in (1, 2, 3):
       writer.write(step, {"reward": reward * step} | same)
   return folder

@@ -10,7 +10,7 @@ STEPS = [1.0] * 5 + [0.1, 0.1, 1.0, 0.1]  # of entropy
 
 def written(folder, entropies, more=None):
   """The log of a run's entropies, with `more` about its step 7."""
-  with metrics.MetricWriter(folder, tensorboard=False) as writer:
+  with metrics.MetricWriter(folder) as writer:
     for step, entropy in enumerate(entropies, 1):
       writer.write(step, {"entropy": entropy} | (more if more and step == 7 else {}))
 

@@ -11,7 +11,7 @@ from forks import FORKS
 
 from ragrl_jax import config
 from ragrl_jax.cli import commands, main
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import checkpoints
 
 
 def ragrl(*words, cwd=None, says=None, only_read=False) -> subprocess.CompletedProcess:
@@ -35,6 +35,6 @@ def _run(words, out, err, cwd, only_read):
     read = argparse.ArgumentParser.parse_args
     argparse.ArgumentParser.parse_args = lambda self, *given: sys.exit(read(self, *given) and 0)
     commands._main = lambda *given, **named: None
-    evaluate.config_of = lambda checkpoint: config.default_config()
+    checkpoints.config_of = lambda checkpoint: config.default_config()
   sys.argv = ["ragrl", *words]
   main.main()

@@ -8,8 +8,10 @@ import types
 import httpx
 import served
 import small_engine as kit
+import uvicorn
 
 from ragrl_jax.engine import lanes, messages
+from ragrl_jax.protocol import http_limits
 from ragrl_jax.rollout import conversation
 from ragrl_jax.serving import engine_thread, openai_server
 
@@ -21,7 +23,7 @@ CLIENT = httpx.Client(timeout=280, limits=httpx.Limits(max_connections=None, max
 @contextlib.contextmanager
 def running(application, guard=None):
   """Gives the port on which the ASGI application is served."""
-  server = openai_server.server(application, host="127.0.0.1", port=0, guard=guard)
+  server = uvicorn.Server(http_limits.configured(application, host="127.0.0.1", port=0, guard=guard))
   with served.running(server) as port:
     if guard is not None:  # clients that do not read are soon noticed
       server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)

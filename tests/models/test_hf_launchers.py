@@ -17,7 +17,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.cli import commands, export_hf
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, weights
 from ragrl_jax.prompting.tokenizer import load_tokenizer
@@ -155,7 +155,7 @@ def test_further_fields_of_a_shape_are_exported(tmp_path):
   config = settings_lib.of(dict(model=dict(shape=dict(family="qwen3_moe", **more))))
   changes.write(tmp_path, config, "rl")
   assert export_hf.settings_of(tmp_path).model.shape.more == more
-  assert evaluate._as_trained(settings_lib.Settings(), tmp_path).model.shape.more == more
+  assert checkpoints._as_trained(settings_lib.Settings(), tmp_path).model.shape.more == more
 
 
 def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys, caplog):

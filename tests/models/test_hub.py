@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.cli import commands, import_hf
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.retrieval import encoders, fusion
 from ragrl_jax.run import player, prepared, saving
@@ -209,14 +209,14 @@ def test_adapters_name_their_base_by_its_commit_and_are_found_again(server, mode
   assert lora.find_base(tmp_path / "adapters", "") == f"{NAME}@{commit}"
 
   adapters = server.serve("org/lora", tmp_path / "adapters")
-  asked, source = evaluate.chosen(settings.Settings(), "org/lora")
+  asked, source = checkpoints.chosen(settings.Settings(), "org/lora")
   assert source[2] == 0
   assert (asked.model.path, asked.model.lora.path) == (f"{NAME}@{commit}", f"org/lora@{adapters}")
-  asked, _ = evaluate.chosen(settings.Settings(), NAME)
+  asked, _ = checkpoints.chosen(settings.Settings(), NAME)
   assert asked.model.path.startswith(f"{NAME}@") and not asked.model.lora.path
   decoder(fields.replaced(asked, {"prompting.chat": False}))
   with pytest.raises(ValueError, match="org/tiny: there is no such folder.*a model on the hub needs --config"):
-    evaluate.config_of(NAME)
+    checkpoints.config_of(NAME)
 
 
 def test_an_index_stores_the_commit_of_its_encoder(server, model, tmp_path):

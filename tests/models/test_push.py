@@ -10,7 +10,7 @@ import tiny_world
 from huggingface_hub import constants
 
 from ragrl_jax.cli import commands, push_hf
-from ragrl_jax.jobs import evaluate, train
+from ragrl_jax.jobs import checkpoints, evaluate, train
 from ragrl_jax.models import weights
 
 
@@ -70,7 +70,7 @@ def test_a_trained_run_is_scored_and_pushed(world, tmp_path, monkeypatch, capsys
   config.steps = 2
   run = tmp_path / "run"
   list(train.train(config, run, evaluate=evaluate.evaluator(config, workdir=run)))
-  evaluate.evaluate(evaluate.config_of(run), run, config.data.evaluate, tmp_path / "last")
+  evaluate.evaluate(checkpoints.config_of(run), run, config.data.evaluate, tmp_path / "last")
 
   wants = ["--checkpoint", run, "--out", tmp_path / "out", "--dtype", "float32", "--results", tmp_path / "last"]
   status, out, said = push(monkeypatch, capsys, *wants)

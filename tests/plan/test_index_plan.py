@@ -1,8 +1,9 @@
-"""What an index takes on chips: shares, candidates, the compiled search and encoder, and a run's report with it."""
+"""What an index takes on chips: shares, candidates, the compiled search and an encoder, and a run's report with it."""
 
 import types
 
 import console
+import encoder_plan
 import jax
 import pytest
 
@@ -48,7 +49,7 @@ def test_a_compiled_search_reads_every_vector_once():
 
 def test_a_compiled_encoder_counts_its_work():
   shape = bert.BertConfig(64, 16, 2, 2, 32, 32, 2, 1e-12)
-  made = index.encode(shape, jax.devices()[:2], texts=4, tokens=16)
+  made = encoder_plan.encode(shape, jax.devices()[:2], texts=4, tokens=16)
   # A layer: four 16 x 16 matrices, two of 16 x 32; attention 4 · 16 · 16 a token. A chip has two texts of 16 tokens.
   assert made.flops == 2 * 16 * 2 * (2 * (4 * 256 + 2 * 512) + 4 * 16 * 16)
 
@@ -63,9 +64,9 @@ def test_an_index_that_needs_more_memory_than_jax_reserves_says_so():
 def test_a_search_that_the_compiler_refuses_does_not_fit():
   full, other = (jax.errors.JaxRuntimeError(text) for text in ("RESOURCE_EXHAUSTED: 27 G\nof 15 G", "INTERNAL"))
   lowered = lambda error: types.SimpleNamespace(compile=lambda: (_ for _ in ()).throw(error))
-  made = index._compiled(index.SEARCH, lowered(full), jax.devices(), flops=1.0, hbm=2.0, calls=3)
+  made = index.program_of(index.SEARCH, lowered(full), jax.devices(), flops=1.0, hbm=2.0, calls=3)
   alone = index.Alone(index.Index(10), "v5e:2x2", 4, 2**30, made)
   assert not alone.fits and alone.to_json()["program"]["error"] == "RESOURCE_EXHAUSTED: 27 G of 15 G"
   assert "IT DOES NOT FIT" in alone.text() and "engine: search does not compile: RESOURCE_EXHAUSTED" in alone.text()
   with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-    index._compiled(index.SEARCH, lowered(other), jax.devices(), flops=1.0, hbm=2.0)
+    index.program_of(index.SEARCH, lowered(other), jax.devices(), flops=1.0, hbm=2.0)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import tiny_world
 
-from ragrl_jax.jobs import checkpoints, evaluate, train
+from ragrl_jax.jobs import checkpoints, train
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -24,15 +24,15 @@ def run(world, tmp_path_factory):
 
 @pytest.mark.long  # a run, and two engines
 def test_a_newer_checkpoint_of_a_run_is_loaded(run):
-  config = evaluate.config_of(run)
+  config = checkpoints.config_of(run)
   made = checkpoints.opened(config, run / "checkpoints" / "1", playing=False)
-  marks = {made.engine.version: evaluate.fingerprint(made.engine.weights)}
+  marks = {made.engine.version: checkpoints.fingerprint(made.engine.weights)}
   for given in (run / "checkpoints" / "2", run / "checkpoints"):
     step = checkpoints.reopen(made, given)
-    marks[step] = evaluate.fingerprint(made.engine.weights)
+    marks[step] = checkpoints.fingerprint(made.engine.weights)
   assert list(marks) == [1, 2, 3] and len(set(marks.values())) == 3
-  again = checkpoints.opened(evaluate.config_of(run), run / "checkpoints" / "3", playing=False)
-  assert evaluate.fingerprint(again.engine.weights) == marks[3]
+  again = checkpoints.opened(checkpoints.config_of(run), run / "checkpoints" / "3", playing=False)
+  assert checkpoints.fingerprint(again.engine.weights) == marks[3]
   with pytest.raises(FileNotFoundError):
     checkpoints.reopen(made, run / "checkpoints" / "9")
 

@@ -16,13 +16,13 @@ def steps_of(workdir):
 
 
 def run(workdir, steps, **settings):
-  with metrics.MetricWriter(workdir, tensorboard=False, **settings) as writer:
+  with metrics.MetricWriter(workdir, **settings) as writer:
     for step in steps:
       writer.write(step, {"loss": float(step)})
 
 
 def test_a_row_holds_step_time_and_plain_numbers(tmp_path):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     numbers = {"reward": jnp.float32(0.1), "bf": jnp.asarray(0.5, jnp.bfloat16), "n": np.int64(7), "on": True}
     writer.write(1, numbers | {"term": {"answer": 1.0, "format": {"deep": 2}}, "bottleneck": "rollout", "gone": None})
     assert steps_of(tmp_path) == [1]  # rows can be read during the run
@@ -35,7 +35,7 @@ def test_a_row_holds_step_time_and_plain_numbers(tmp_path):
 
 
 def test_values_that_are_not_finite_become_null_and_are_counted(tmp_path):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     writer.write(1, {"a": float("nan"), "b": np.float32("inf"), "c": jnp.float32("-inf"), "d": 1.0, "e": None})
     writer.write(2, {"a": 0.0})
   first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -88,17 +88,17 @@ def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path):
 
 
 def test_a_step_has_one_row(tmp_path):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     writer.write(3, {"loss": 1.0})
     for step in (3, 2):
       refused("one row", writer.write, step, {"loss": 1.0})
-  with metrics.MetricWriter(tmp_path, restored=3, tensorboard=False) as writer, pytest.raises(ValueError, match="3"):
+  with metrics.MetricWriter(tmp_path, restored=3) as writer, pytest.raises(ValueError, match="3"):
     writer.write(3, {"loss": 1.0})
 
 
 @pytest.mark.parametrize("value", [np.ones(2), [1.0], object(), 1j])
 def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path, value):
-  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+  with metrics.MetricWriter(tmp_path) as writer:
     refused("'odd'", writer.write, 1, {"odd": value})
     refused("'step'", writer.write, 1, {"step": 2})
     writer.write(1, {"fine": 1})
@@ -121,7 +121,7 @@ def scalars(folder):
 
 
 def test_tensorboard_gets_the_same_scalars(tmp_path):
-  with metrics.MetricWriter(tmp_path) as writer:
+  with metrics.MetricWriter(tmp_path, trackers=["tensorboard"]) as writer:
     writer.write(1, {"reward": 0.25, "term": {"answer": 1}, "bottleneck": "rollout", "bad": float("nan")})
     writer.write(2, {"reward": 0.5})
   assert scalars(tmp_path / "tensorboard") == {("reward", 1): 0.25, ("term/answer", 1): 1.0, ("reward", 2): 0.5}
@@ -129,7 +129,7 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
 
 def test_tensorboard_of_a_new_run_and_of_a_resumed_one(tmp_path):
   for restored, steps in ((None, (1, 2, 3)), (None, (1, 2)), (1, (2, 3))):
-    with metrics.MetricWriter(tmp_path, restored=restored) as writer:
+    with metrics.MetricWriter(tmp_path, restored=restored, trackers=["tensorboard"]) as writer:
       for step in steps:
         writer.write(step, {f"after {restored}": step})
   # The first run's events are gone. A purge mark hides the steps that the resumed run writes again.
@@ -169,7 +169,7 @@ def test_a_line_stays_one_line_and_plain_keeps_float32_exactly():
 
 def test_a_full_disk_is_one_error_that_names_the_file_and_loses_no_row(tmp_path):
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  writer = metrics.MetricWriter(tmp_path, tensorboard=False)
+  writer = metrics.MetricWriter(tmp_path)
   writer.write(1, {"loss": 1.0})
   resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 9, hard))  # largest file, in bytes
   try:

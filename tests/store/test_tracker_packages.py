@@ -28,7 +28,7 @@ name, workdir, settings = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys
 trackers.CLOSE_S = 240.0  # imports and the first migration take long on a busy machine
 trackers.check([name])
 for restored, steps in ((None, (1, 2)), (1, (2, 3))):
-  how = dict(restored=restored, trackers=[name], tensorboard=False, settings=settings)
+  how = dict(restored=restored, trackers=[name], settings=settings)
   with metrics.MetricWriter(workdir, **how) as writer:
     for step in steps:
       writer.write(step, {"reward": 0.5 ** step, "term": {"answer a": 1}, "bottleneck": "rollout"})

@@ -47,7 +47,7 @@ def kept(monkeypatch):
 
 
 def write(workdir, steps, *names, restored=None, settings=None):
-  writer = metrics.MetricWriter(workdir, tensorboard=False, trackers=names, restored=restored, settings=settings)
+  writer = metrics.MetricWriter(workdir, trackers=names, restored=restored, settings=settings)
   for step in steps:
     writer.write(step, {"loss": float(step), "term": {"answer": 1}, "bottleneck": "rollout", "bad": float("nan")})
   return writer
