@@ -256,7 +256,7 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
 def tokenizer_of(folder: pathlib.Path):
   """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text.
 
-  It makes text lower case if tokenizer_config.json says do_lower_case.
+  It makes text lower case, or puts EOS behind it, if tokenizer_config.json says do_lower_case or add_eos_token.
 
   Raises:
     ValueError: the folder has no tokenizer, or one whose added tokens have other ids than its files declare.
@@ -272,4 +272,13 @@ def tokenizer_of(folder: pathlib.Path):
     # A flag that transformers only reads for tokenizers of its class BertTokenizer.
     parts = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = tokenizers.normalizers.Sequence([*parts, tokenizers.normalizers.Lowercase()])
+  put = backend.encode("a")
+  asked = declared.read(folder / declared.CONFIG).get("add_eos_token") and whole.eos_token
+  if asked and put.special_tokens_mask[-1:] == [0]:
+    # transformers 5 reads this flag only without tokenizer.json. The vector of e5-mistral is the state of its EOS.
+    first = [token for token, special in zip(zip(put.tokens, put.ids), put.special_tokens_mask) if special]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+      [*(name for name, _ in first), "$A", whole.eos_token],
+      special_tokens=[*first, (whole.eos_token, whole.eos_token_id)],
+    )
   return backend

@@ -214,10 +214,9 @@ class Appender:
     after = self._text(messages, True, tools)
     if not after.startswith(before):
       raise Rewritten("the chat template renders earlier turns differently once others have followed")
-    closing = self._ids(self._closing.lstrip() if ended else self._closing)
-    if ended and closing and closing[0] in self._tokenizer.eos_ids:  # the model has sampled it
-      closing = closing[1:]
-    return closing + self._ids(after[len(before) :])
+    closing = self._closing.lstrip() if ended else self._closing
+    ids = self._ids(closing + after[len(before) :])  # in one piece: some tokenizers put a space before each text
+    return ids[1:] if ended and closing and ids[0] in self._tokenizer.eos_ids else ids  # the model has sampled it
 
   def _text(self, messages: Sequence[Mapping[str, Any]], opened: bool, tools: Sequence[Any]) -> str:
     if not isinstance(self._tokenizer, Templated) or self._tokenizer.markers is None:

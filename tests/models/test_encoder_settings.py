@@ -191,6 +191,18 @@ def test_do_lower_case_makes_capitals_small(where, tmp_path):
   assert made.settings["lower_case"] == (where == "sentence_bert_config.json")
 
 
+def test_eos_that_only_tokenizer_config_asks_for_ends_a_text(tmp_path):
+  """As e5-mistral-7b-instruct is published. Here [SEP] is EOS: "paris" is 2 4, and 2 4 3 with it."""
+  hf_folders.give_words(tmp_path, WORDS)
+  file, config = tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
+  whole, told = json.loads(file.read_text()), json.loads(config.read_text()) | dict(eos_token="[SEP]")
+  bare = whole | dict(post_processor=whole["post_processor"] | dict(single=whole["post_processor"]["single"][:2]))
+  for written, asked, ids in ((bare, False, [2, 4]), (bare, True, [2, 4, 3]), (whole, True, [2, 4, 3])):
+    file.write_text(json.dumps(written))
+    config.write_text(json.dumps(told | dict(add_eos_token=asked)))
+    assert encoder.tokenizer_of(tmp_path).encode("paris").ids == ids
+
+
 def test_an_encoders_added_tokens_have_the_ids_that_its_files_declare(tmp_path):
   hf_folders.give_words(tmp_path, WORDS)
   file = tmp_path / "tokenizer_config.json"

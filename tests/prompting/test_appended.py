@@ -79,3 +79,12 @@ def test_a_space_before_eos_belongs_to_the_template(tmp_path):
   assert appender.end_of_turn() == end
   assert end not in appender.after([ASKED, SAID, AGAIN], 2, ended=True)
   assert appender.after([ASKED, SAID, AGAIN], 2, ended=False).count(end) == 1
+
+
+def test_no_space_stands_between_the_end_of_a_turn_and_the_next(tmp_path):
+  """A tokenizer like Llama 2's puts a space before each text that it gets, and Zephyr's marks are text."""
+  template = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
+  small.edit(small.llama_like(tmp_path), "tokenizer_config.json", lambda its: its | dict(chat_template=template))
+  tokenizer = HuggingFaceTokenizer(tmp_path)
+  new = Appender(tokenizer).after([ASKED, SAID, AGAIN], 2, ended=True)
+  assert tokenizer.render([ASKED, SAID, AGAIN])[-len(new) - 1 :] == [*tokenizer.eos_ids, *new]
