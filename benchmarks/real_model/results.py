@@ -100,8 +100,9 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     run |= {key: version[key] for key in ("commit", "jax", "devices")}
     run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
     run["episodes"] = run["steps"] * config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
-    if drawn := sum(row.get("groups/drawn", 0) for row in metrics):  # dynamic sampling trains some of them
-      run["played"] = round(drawn * config["rollout"]["group_size"])
+    played = round(sum(row.get("groups/drawn", 0) for row in metrics) * config["rollout"]["group_size"])
+    if played > run["episodes"]:  # dynamic sampling trains some of them
+      run["played"] = played
     spent = {path.stem: json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")}
     # A run that was interrupted took all of its steps, and `done` has the seconds of its last start.
     steps = sum(row.get(f"seconds/{phase}", 0) for row in metrics for phase in ("step", "evaluate", "checkpoint"))
