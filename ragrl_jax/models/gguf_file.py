@@ -135,7 +135,7 @@ def _config(file: GgufFile) -> dict[str, Any]:
     num_key_value_heads=get("attention.head_count_kv", heads),
     head_dim=head_dim,
     rms_norm_eps=float(f"{need('attention.layer_norm_rms_epsilon'):.6g}"),  # stored in float32: 9.9999997e-06
-    rope_theta=float(need("rope.freq_base")),
+    rope_theta=float(get("rope.freq_base", 10_000.0)),  # Llama 2's files have none: llama.cpp's default
     rope_scaling=_rope_scaling(file, name, head_dim),
     max_position_embeddings=need("context_length"),
     tie_word_embeddings="output.weight" not in file.tensors,
@@ -167,7 +167,9 @@ def _config(file: GgufFile) -> dict[str, Any]:
 
 def _rope_scaling(file: GgufFile, name: str, head_dim: int) -> dict[str, Any] | None:
   """config.json's rope_scaling. Llama 3's is stored as the divisors of its frequencies (rope_freqs.weight)."""
-  kind = file.fields.get(f"{name}.rope.scaling.type", "none")
+  # llama.cpp reads a factor without a type as linear. Old files call it scale_linear.
+  factor = file.fields.get(f"{name}.rope.scaling.factor", file.fields.get(f"{name}.rope.scale_linear"))
+  kind = file.fields.get(f"{name}.rope.scaling.type", "linear" if factor else "none")
   if "rope_freqs.weight" in file.tensors:
     divisors = _dequantised(file.tensors["rope_freqs.weight"]).reshape(-1)
     scaling = dict(rope_type="llama3", factor=float(divisors.max()), **LLAMA3)
@@ -179,11 +181,9 @@ def _rope_scaling(file: GgufFile, name: str, head_dim: int) -> dict[str, Any] | 
     if divisors.shape != want.shape or not np.allclose(divisors, want, rtol=1e-3):
       raise ValueError(f"{file.where}: rope_freqs.weight is not Llama 3's scaling, the only supported one.")
     return scaling
-  if kind == "none":
-    return None
-  if kind != "linear":
+  if kind not in ("none", "linear"):
     raise ValueError(f"{file.where}: {name}.rope.scaling.type is {kind!r}: only 'none' and 'linear' are supported.")
-  return dict(rope_type="linear", factor=float(file.required(f"{name}.rope.scaling.factor")))
+  return dict(rope_type="linear", factor=float(factor)) if kind == "linear" and factor else None
 
 
 def _entries(file: GgufFile, config: dict[str, Any]) -> Iterator[tuple]:

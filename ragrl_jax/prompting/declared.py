@@ -29,6 +29,8 @@ NEUTRAL = {
 # What splits the text before merges. Any other value would be split in a way that the model has not seen.
 # SmolLM's vocabulary has no token with two digits or with a space and a digit, so its single digits need no rule.
 PLAIN = ("default", "gpt-2", "smollm")
+# With these, llama.cpp puts BOS before a text if the file does not say, and merges nothing in a word that is a token.
+WHOLE = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
     for key, name in gguf.GGUF_TOKENIZER_MAPPING["tokenizer"].items()
     if f"tokenizer.{key}" in fields
   }
-  kind, split = entries.get("tokenizer_type"), entries.get("pre_tokenizer_type", "default")
+  kind, split = entries.get("tokenizer_type"), entries.get("pre_tokenizer_type")
   if kind not in ("gpt2", "llama") or "tokens" not in entries:
     raise ValueError(f"{where}: its tokenizer is {kind!r}: it must be 'gpt2' (byte-level) or 'llama' (SentencePiece).")
   if kind == "gpt2" and split not in (*PLAIN, *mapping.GGUF_PRE_TOKENIZER_SPLITS):
@@ -167,11 +169,13 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
   backend, more = gguf.convert_gguf_tokenizer(fields["general.architecture"], entries)
   contents = json.loads(backend.to_str())  # it adds texts of its own that the file may lack, such as <|endoftext|>
   contents["added_tokens"] = [token for token in contents["added_tokens"] if token["id"] < len(entries["tokens"])]
+  contents["model"]["ignore_merges"] = split in WHOLE
   backend = tokenizers.Tokenizer.from_str(json.dumps(contents))
   special = dict(bos="bos", eos="eos", unk="unknown", pad="padding")
   ids = {f"{ending}_token": fields.get(f"tokenizer.ggml.{name}_token_id") for ending, name in special.items()}
   special_tokens = {name: entries["tokens"][number] for name, number in ids.items() if number is not None}
-  options = dict(add_bos_token=bool(fields.get("tokenizer.ggml.add_bos_token", kind == "llama")))
+  first = kind == "llama" or split in WHOLE
+  options = dict(add_bos_token=bool(fields.get("tokenizer.ggml.add_bos_token", first)))
   options["add_eos_token"] = bool(fields.get("tokenizer.ggml.add_eos_token", False))
   tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special_tokens, **options, **more)
   tokenizer.chat_template = fields.get("tokenizer.chat_template")

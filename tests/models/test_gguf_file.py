@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from refusals import refused
 
-from ragrl_jax.models import gguf_file, weights
+from ragrl_jax.models import gguf_file, hf, weights
 from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 
@@ -80,6 +80,21 @@ def test_llama_3s_divisors_become_its_scaling(tmp_path):
   assert (scaling.factor, scaling.original_max_position_embeddings, scaling.high_freq_factor) == (8, 8192, 4)
   path = gguf_files.write(tmp_path / "n.gguf", config, tensors, frequencies=[1, 2, 2.6946, 8])
   refused("not Llama 3's scaling", folder_of, path, tmp_path / "other")
+
+
+@pytest.mark.parametrize("fields, scale, bos", [
+  ({"tokenizer.ggml.pre": "llama-bpe"}, None, (257,)),  # Llama 3's first files do not say that they put BOS first
+  ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": False}, None, ()),
+  ({"llama.rope.scaling.factor": 4}, 4, ()), ({"llama.rope.scale_linear": 4}, 4, ()),
+])  # fmt: skip
+def test_what_a_file_leaves_out_is_as_in_llama_cpp(tmp_path, fields, scale, bos):
+  whole = gguf_files.byte_level(**{"tokenizer.ggml.bos_token_id": 257}, **fields)
+  out = folder_of(gguf_files.write(tmp_path / "m.gguf", *made("llama"), fields=whole), tmp_path / "out")
+  assert load_tokenizer(out).bos == bos and weights.config_of(out).rope_scaling == (scale and hf.LinearScaling(scale))
+  assert json.loads((out / "tokenizer.json").read_text())["model"]["ignore_merges"] == ("tokenizer.ggml.pre" in fields)
+  del whole["tokenizer.ggml.pre"]
+  path = gguf_files.write(tmp_path / "n.gguf", *made("llama"), fields=whole)
+  refused("tokenizer.ggml.pre is None", folder_of, path, tmp_path / "other")
 
 
 def test_a_wheel_with_one_file(tmp_path):
