@@ -29,8 +29,8 @@ NEUTRAL = {
 # What splits the text before merges. Any other value would be split in a way that the model has not seen.
 # SmolLM's vocabulary has no token with two digits or with a space and a digit, so its single digits need no rule.
 PLAIN = ("default", "gpt-2", "smollm")
-# With these, llama.cpp puts BOS before a text if the file does not say, and merges nothing in a word that is a token.
-WHOLE = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
+# With these, llama.cpp puts BOS before a text if the file does not say.
+WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
@@ -169,12 +169,11 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
   backend, more = gguf.convert_gguf_tokenizer(fields["general.architecture"], entries)
   contents = json.loads(backend.to_str())  # it adds texts of its own that the file may lack, such as <|endoftext|>
   contents["added_tokens"] = [token for token in contents["added_tokens"] if token["id"] < len(entries["tokens"])]
-  contents["model"]["ignore_merges"] = split in WHOLE
   backend = tokenizers.Tokenizer.from_str(json.dumps(contents))
   special = dict(bos="bos", eos="eos", unk="unknown", pad="padding")
   ids = {f"{ending}_token": fields.get(f"tokenizer.ggml.{name}_token_id") for ending, name in special.items()}
   special_tokens = {name: entries["tokens"][number] for name, number in ids.items() if number is not None}
-  first = kind == "llama" or split in WHOLE
+  first = kind == "llama" or split in WITH_BOS
   options = dict(add_bos_token=bool(fields.get("tokenizer.ggml.add_bos_token", first)))
   options["add_eos_token"] = bool(fields.get("tokenizer.ggml.add_eos_token", False))
   tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special_tokens, **options, **more)
