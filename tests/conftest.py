@@ -22,6 +22,8 @@ import pytest
 from ragrl_jax.store import jsonl, metrics
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Two programs at once on eight devices share XLA's few threads, and each may wait for ever for devices of its own.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Nearly all of a JAX test's time is compilation, so programs are kept between files, workers and runs.
