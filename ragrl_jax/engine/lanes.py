@@ -139,7 +139,7 @@ class Counters:
   sampled_tokens: int = 0
   prefilled_tokens: int = 0
   prefill_places: int = 0  # tokens that the calls of `extend` had room for
-  shared_tokens: int = 0  # prompt tokens that were copied, not computed
+  shared_tokens: int = 0  # that another conversation had prefilled
   lane_steps: int = 0  # lanes × steps
   drawing_steps: int = 0  # lane steps that sampled a token or more; exactly one token without drafts
   drafted_tokens: int = 0  # tokens that drafts proposed

@@ -4,10 +4,15 @@ Pages are taken just before they are written to. If none is free, the replica fr
 idle conversations (of the same episode first, then the least recently used), gives up prompts, and swaps out later
 conversations during their turn. So the oldest conversation always makes progress.
 
+Samples of a group often search for the same words and get the same results. A conversation shares the pages of another
+one that has prefilled the same tokens after the same history, and computes nothing. The bits are those of computing it
+again: the number of missing tokens alone chooses the programs, and no row depends on other rows.
+
 In a hybrid, a conversation also needs a slot for the memories of its delta layers. Pages can be shared up to any token;
 memories are those after all cached tokens, and are copied.
 """
 
+import array
 import collections
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +43,7 @@ class Replica:
     copies: (from page, to page) pairs to copy before the next program runs.
     memories: likewise, (from slot, to slot).
     joining: conversations that will share a prompt when it is computed.
+    prefilled: for each history, the conversations in the cache that have its tokens; a dict keeps their order.
     live: number of lanes that sample.
   """
 
@@ -55,6 +61,7 @@ class Replica:
     self.copies: list[tuple[int, int]] = []
     self.memories: list[tuple[int, int]] = []
     self.joining: list[tuple[ConversationState, ConversationState]] = []
+    self.prefilled: dict[bytes, dict[ConversationState, None]] = {}
     self.live = 0
     self._waiting: collections.deque[ConversationState] = collections.deque()  # new episodes
     self._urgent: list[ConversationState] = []  # other conversations wait for these, or they were swapped out
@@ -170,7 +177,26 @@ class Replica:
     self.resident[conversation] = None
 
   def _queue(self, conversation: ConversationState) -> None:
-    (self._prefilling if conversation.missing else self._ready).append(conversation)
+    if conversation.missing:
+      history = array.array("i", (conversation.cached, *conversation.ids)).tobytes()
+      conversation.histories.append(history)
+    has_all = not conversation.missing or self._share(conversation)
+    (self._ready if has_all else self._prefilling).append(conversation)
+
+  def _share(self, conversation: ConversationState) -> bool:
+    """Lets a conversation share what another one has prefilled. False if none in the cache has its history."""
+    history, tokens = conversation.histories[-1], len(conversation.ids) - 1
+    others = self.prefilled.get(history, {})
+    # Memories that have seen more tokens are of no use.
+    other = next((c for c in others if self.slots is None or c.cached == tokens), None)
+    if other is None or (self.slots is not None and conversation.slot == NO_SLOT):
+      return False
+    self.counters.shared_tokens += tokens - conversation.cached
+    self.pages.release(conversation.pages)
+    conversation.pages, conversation.cached = self.pages.share(other.pages[: self._number(tokens)]), tokens
+    self._copy_memory(other, conversation)
+    others[conversation] = None
+    return True
 
   def _swap_in(self, conversation: ConversationState) -> bool:
     self._seat(conversation)
@@ -216,6 +242,12 @@ class Replica:
     """Frees its pages and its slot."""
     self.pages.release(conversation.pages)
     conversation.pages = []
+    for history in conversation.histories:
+      others = self.prefilled.get(history, {})
+      others.pop(conversation, None)
+      if not others:
+        self.prefilled.pop(history, None)
+    conversation.histories = []
     if self.slots is not None and conversation.slot != NO_SLOT:
       self.memories = [(source, to) for source, to in self.memories if to != conversation.slot]
       self.slots.release([conversation.slot])
@@ -230,7 +262,8 @@ class Replica:
 
   def _copy_memory(self, source: ConversationState, target: ConversationState) -> None:
     if self.slots is not None:
-      if any(to == source.slot for _, to in self.memories):  # the copies of a call read before they write
+      # The copies of a call read before they write, and each writes to another slot.
+      if any(to in (source.slot, target.slot) for _, to in self.memories):
         run_copies([self], self._cache)
       self._take_slot(target)
       self.memories.append((source.slot, target.slot))
@@ -292,7 +325,10 @@ class Replica:
   def batch(self, width: int) -> list[ConversationState]:
     """Conversations for an extension of this width: full batches, or a partial one only if lanes would stay empty."""
     n = self._sizes.widths[width]
-    candidates = [c for c in self._prefilling if self._sizes.width(c.missing) == width][:n]
+    first: dict[bytes, ConversationState] = {}  # of each history; the others will share its pages
+    for conversation in self._prefilling:
+      first.setdefault(conversation.histories[-1], conversation)
+    candidates = [c for c in first.values() if self._sizes.width(c.missing) == width][:n]
     if len(candidates) < n and self.live + len(self._ready) >= len(self._lane):
       return []
     grown = [c for c in candidates if c in self._prefilling and self.grow(c, c.cached + min(c.missing, width))]
@@ -301,8 +337,10 @@ class Replica:
   def extended(self, batch: list[ConversationState]) -> None:
     """The batch's tokens are in the cache."""
     done = [c for c in batch if c in self._prefilling and not c.missing]
-    self._ready.extend(done)
-    self._prefilling = [c for c in self._prefilling if c not in done]
+    for conversation in done:
+      self.prefilled.setdefault(conversation.histories[-1], {})[conversation] = None
+    self._ready.extend(c for c in self._prefilling if c in done or self._share(c))
+    self._prefilling = [c for c in self._prefilling if c.missing]
 
   # ---- lanes ---------------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,19 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
   assert shared.engine._turns._of_group == {}  # a server's groups never end otherwise
 
 
+@pytest.mark.parametrize("speculate", [0, pytest.param(3, marks=pytest.mark.long)])  # compiles another engine
+def test_turns_that_samples_have_in_common_are_computed_once(speculate):
+  asked = requests(1, 4)  # greedy, so all samples say and find the same
+  together, alone = rollout(engine(speculate=speculate)), rollout(engine(speculate=speculate))
+  episodes = together.run(asked, step=0, greedy=True)
+  for request, episode in zip(asked, episodes, strict=True):
+    (single,) = alone.run([request], step=0, greedy=True)
+    assert kit.drawn(single) == kit.drawn(episode) and len(single.segments) > 3
+  assert together.report.engine.prefilled_tokens == alone.report.engine.prefilled_tokens  # of one sample
+  assert kit.held(together.engine) == 0
+  assert not any(replica.prefilled for replica in together.engine._replicas)
+
+
 def test_several_prompts_are_shared_at_the_same_time():
   asked = requests(3, 2)
   played = rollout(engine())

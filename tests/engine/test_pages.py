@@ -92,6 +92,7 @@ class World:
     packed = np.zeros((self.sizes.lanes, self.sizes.columns), np.int32)
     self.replica = Replica(0, self.sizes, packed, table, self.device, self.counters)
     self.histories = 0
+    self.letters = int(self.rng.choice([1, 2, 99]))  # with one, samples of a group stay equal over turns
 
   def act(self):
     """Sends one message to the replica, or makes one step."""
@@ -104,7 +105,8 @@ class World:
       for _ in range(size):
         self.add(ids, group)
     elif kind == "submit" and idle:
-      self.submit(idle[self.rng.integers(len(idle))])
+      for one in idle if self.letters == 1 else [idle[self.rng.integers(len(idle))]]:
+        self.submit(one)
     elif kind == "fork" and idle and len(self.open) < 14:
       parent = idle[self.rng.integers(len(idle))]
       child = self.add(parent.ids[: int(self.rng.integers(1, len(parent.ids) + 1))], None, parent.episode)
@@ -128,9 +130,11 @@ class World:
     room = self.sizes.context - len(one.ids)
     if room < 1:
       return
-    new = self.rng.integers(0, 99, int(self.rng.integers(0, min(room, 6)))).tolist()
-    one.ids += new
-    one.turn, one.logprobs = Turn(one.number, tuple(new), budget=int(self.rng.integers(1, room - len(new) + 1))), []
+    alike = self.letters == 1
+    new = self.rng.integers(0, self.letters, min(3, room - 1) if alike else int(self.rng.integers(0, min(room, 6))))
+    budget = 1 if alike else int(self.rng.integers(1, room - len(new) + 1))
+    one.ids += new.tolist()
+    one.turn, one.logprobs = Turn(one.number, tuple(new), budget=budget), []
     self.replica.submit(one)
 
   def end(self, one):
@@ -186,7 +190,7 @@ class World:
       for _ in range(int(self.rng.integers(min(self.sizes.chunk, most), most + 1))):
         self.write(one, one.cached, one.ids[-1])
         self.remember(one, one.ids[-1:])
-        one.ids.append(int(self.rng.integers(99)))
+        one.ids.append(int(self.rng.integers(self.letters)))
         one.logprobs.append(0.0)
         one.cached += 1
       if not one.budget:
