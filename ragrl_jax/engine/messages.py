@@ -118,8 +118,8 @@ class ConversationState:
       ones during a turn.
     cached: number of tokens in the cache, or in `swapped`.
     pages: the pages of these tokens, in order, and the page of the next token.
-    histories: at the start of each turn that needed prefill, the number of cached tokens and all ids, as bytes. They
-      are kept while the conversation is in the cache.
+    prefills: (first, last) token of each prefill. All other tokens in the cache were sampled.
+    histories: at each prefill, `prefills` and all ids, as bytes. They are kept while the conversation is in the cache.
     slot: the slot of its memories in a hybrid's delta layers, or NO_SLOT.
     swapped: the keys and values of each page, while it is swapped out.
     memory: its memories, likewise.
@@ -141,6 +141,7 @@ class ConversationState:
   arrival: int = 0
   cached: int = 0
   pages: list[int] = dataclasses.field(default_factory=list)
+  prefills: list[tuple[int, int]] = dataclasses.field(default_factory=list)
   histories: list[bytes] = dataclasses.field(default_factory=list)
   slot: int = NO_SLOT
   swapped: tuple[np.ndarray, ...] = ()

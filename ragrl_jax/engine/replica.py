@@ -6,7 +6,8 @@ conversations during their turn. So the oldest conversation always makes progres
 
 Samples of a group often search for the same words and get the same results. A conversation shares the pages of another
 one that has prefilled the same tokens after the same history, and computes nothing. The bits are those of computing it
-again: the number of missing tokens alone chooses the programs, and no row depends on other rows.
+again: the number of missing tokens alone chooses the programs, no row depends on other rows, and the same tokens were
+prefilled in both (a sampled token's keys differ from a prefilled one's by rounding).
 
 In a hybrid, a conversation also needs a slot for the memories of its delta layers. Pages can be shared up to any token;
 memories are those after all cached tokens, and are copied.
@@ -78,6 +79,8 @@ class Replica:
     child.cached = min(len(child.ids) - 1, parent.cached)
     if self.slots is not None and (child.cached < parent.cached or not (parent.swapped or self.slots.free)):
       child.cached = 0  # the parent's memories have seen more, or there is no room for a copy: the child starts anew
+    # A prefill of which it has a part is kept whole: how many tokens were missing chose the programs.
+    child.prefills = [(first, last) for first, last in parent.prefills if first < child.cached]
     number = -(-child.cached // self._sizes.page)
     child.swapped = parent.swapped[:number]  # () if the parent is in the cache
     child.memory = parent.memory if number else ()
@@ -148,7 +151,7 @@ class Replica:
     """All prompts are computed now: the conversations that wait for one share its pages."""
     for conversation, prompt in self.joining:
       conversation.pages = self.pages.share(prompt.pages)
-      conversation.cached = prompt.cached
+      conversation.cached, conversation.prefills = prompt.cached, [(0, prompt.cached - 1)]
       self._copy_memory(prompt, conversation)
       self.counters.shared_tokens += prompt.cached
       self._leave_group(conversation)
@@ -178,8 +181,9 @@ class Replica:
 
   def _queue(self, conversation: ConversationState) -> None:
     if conversation.missing:
-      history = array.array("i", (conversation.cached, *conversation.ids)).tobytes()
-      conversation.histories.append(history)
+      conversation.prefills.append((conversation.cached, len(conversation.ids) - 2))
+      history = array.array("i", (*itertools.chain(*conversation.prefills), -1, *conversation.ids))
+      conversation.histories.append(history.tobytes())
     has_all = not conversation.missing or self._share(conversation)
     (self._ready if has_all else self._prefilling).append(conversation)
 

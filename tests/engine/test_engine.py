@@ -212,6 +212,27 @@ def test_the_engine_alone_needs_no_event_loop():
   assert not kit.held(e) and not e._conversations
 
 
+def test_only_equal_prefills_are_shared():
+  # 0 and 2 sample their tokens after the fifth; 1 gets two of these as text, whose keys round in another way.
+  e, text, new = engine(), tuple(kit.TOKENIZER.encode("Hello")), tuple(kit.TOKENIZER.encode(" found"))
+  said = ()
+  for number in range(3):
+    ids, budget = text + said[: 2 * (number == 1)], 2 if number == 1 else 4
+    e.open(Open(number, ids, (1, 2)))
+    e.submit(Turn(number, budget=budget))
+    (ended,) = kit.finished(e)
+    said = said or ended.ids
+    assert e._conversations[number].ids == [*text, *said]
+  before = e.counters.shared_tokens
+  for number, shared in ((0, 0), (1, 0), (2, len(new))):  # all but the newest token, and the last that was sampled
+    e.submit(Turn(number, new, budget=1))
+    kit.finished(e)
+    assert e.counters.shared_tokens - before == shared
+  for number in range(3):
+    e.close(number)
+  assert not kit.held(e)
+
+
 def test_pages_are_not_freed_during_a_turn_that_nothing_awaits():
   e = engine()
   record = submitted(e, kit.TOKENIZER.encode("Hello"), budget=20)
