@@ -154,7 +154,7 @@ base: $(VENV)/.ready  ## the small reader with which all miniatures begin: under
 papers: $(VENV)/.ready  ## five papers' claims in miniature, after make base: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/run_papers.py --docs --minutes $(or $(MINUTES),0)
 
-papers-short: $(VENV)/.ready  ## one claim a paper, after make base: a quarter of an hour on 2 cores; fails if one is not shown
+papers-short: $(VENV)/.ready  ## one claim a paper, after make base: a quarter of an hour on 2 cores; fails if one misses its stated difference
 	$(SHORT) --out out/papers_short/1_thread
 
 papers-machines: papers-short  ## papers-short again, with 2 threads a run and with AVX2 instructions: the same verdicts

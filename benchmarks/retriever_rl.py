@@ -4,7 +4,7 @@ This is a miniature on the made-up world, with the base reader (`make base`) and
 retrievers over the same passages differ only in quality: the world's own, and one whose vectors have so few dimensions
 (WEAK) that words collide. From each seed's warm start, one policy is trained with each retriever (GRPO, the settings of
 algorithms.py). The policies and the warm start then answer the held-out questions with both retrievers. The table has
-the gain from the better retriever before and after RL, with 95 % bootstrap intervals over the seeds. If RL compensated
+the gain from the better retriever before and after RL, with Student's 95 % intervals over the seeds. If RL compensated
 for a weak retriever, the gain after RL would be 0. A finished run is not repeated.
 """
 
@@ -68,7 +68,7 @@ def table(rows: list[dict[str, dict[str, float]]]) -> str:
   for policy in POLICIES:
     both = {name: np.array([scores[policy][name] for scores in rows]) for name in RETRIEVERS}
     gain = both["strong"] - both["weak"]
-    low, high = stats.bootstrap_interval(gain, seed=0)
+    low, high = stats.t_interval(gain)
     name = "warm start" if policy == "warm" else f"RL with the {policy} one"
     means = " | ".join(f"{values.mean():.3f}" for values in both.values())
     lines.append(f"| {name} | {means} | {gain.mean():+.3f} [{low:+.3f}, {high:+.3f}] |")

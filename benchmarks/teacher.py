@@ -22,12 +22,12 @@ from typing import Any
 import collapse
 import machines
 import mismatch
-import scipy.stats
 from absl import logging
 from real_model import self_teaching
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
+from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.prompting import passages
@@ -313,8 +313,7 @@ def arm_row(arm: str, runs: Mapping[int, Any], base: Mapping[int, Any]) -> str:
   if runs != base and gaps:
     gap, verdict = f"{statistics.mean(gaps):+.3f}", "undecided"
     if len(gaps) > 1:
-      half = scipy.stats.t.ppf(0.975, len(gaps) - 1) * scipy.stats.sem(gaps)
-      low, high = statistics.mean(gaps) - half, statistics.mean(gaps) + half
+      low, high = stats.t_interval(gaps)
       gap, verdict = f"{gap} ({low:+.3f} to {high:+.3f})", "undecided"
       if len(gaps) > 4 and not low <= 0 <= high:  # an interval of a few runs can be narrow by chance
         verdict = "better" if low > 0 else "worse"

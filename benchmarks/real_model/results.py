@@ -177,7 +177,7 @@ def untrained(methods: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
-  """CLAIMS beside the recorded runs, with the verdicts' rules of docs/papers.md."""
+  """CLAIMS beside the recorded runs, with docs/papers.md's verdicts, but of intervals over questions for one seed."""
   lines = ["| run | claim | stated | with | without | difference, 95 % | verdict |", "|---|---|---|---|---|---|---|"]
   for name, seeds in by_system.items():
     for system, claim, *sides, least in CLAIMS:

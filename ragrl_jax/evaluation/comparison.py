@@ -89,10 +89,10 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
 
   A system may have several runs (`runs_of`): its scores are then means over the runs. Each system is compared with the
   first one. The Wilcoxon signed-rank test pairs the means of the sets, if there are several. It asks whether the
-  difference would hold on further sets; with fewer than six sets its p is never below .05. The permutation test pairs
-  the scores of the questions. It asks whether the difference would hold on further questions of these sets. It is
-  always two-sided. The interval of the difference comes from a paired bootstrap over questions, and over runs if a
-  system has several (`stats.seeds_interval`). It then also covers further runs.
+  difference would hold on further sets; with fewer than six sets (one-sided: five) its p is never below .05. The
+  permutation test pairs the scores of the questions. It asks whether the difference would hold on further questions of
+  these sets. It is always two-sided. The interval of the difference comes from a paired bootstrap over questions, and
+  over runs if a system has several (`stats.seeds_interval`). It then also covers further runs.
 
   Args:
     results: system → its rows.

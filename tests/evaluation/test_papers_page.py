@@ -1,7 +1,6 @@
 """The papers' table states the verdict on every claim that was run, with its interval, and says which were not run."""
 
 import dataclasses
-import functools
 import types
 
 import numpy as np
@@ -24,18 +23,13 @@ def rows(*pairs):
   return {("care", *arm_and_seed): result(*arm_and_seed, answers) for *arm_and_seed, answers in by_arm}
 
 
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-  monkeypatch.setattr(page, "nested_interval", functools.partial(page.nested_interval, resamples=1000))
-
-
 def ones(share, count=200):
   """`count` answers of which this share is right, spread evenly."""
   return [int(at * share) - int((at - 1) * share) for at in range(1, count + 1)]
 
 
 BETTER = Claim("em", Side("paper", "em"), Side("easy_only", "em"))
-BETTER_BY_3, SAME = (0.8, 0.75, 0.85), (0.5,) * 3  # the paper's shares of three seeds, beside .5
+BETTER_BY_3, SAME = (0.8, 0.75, 0.85), (0.5, 0.48, 0.52)  # the paper's shares of three seeds, beside .5
 
 
 @pytest.mark.parametrize("shares, claim, verdict", [
@@ -43,6 +37,7 @@ BETTER_BY_3, SAME = (0.8, 0.75, 0.85), (0.5,) * 3  # the paper's shares of three
   (BETTER_BY_3, dict(least=0.5), "refuted here"), (BETTER_BY_3, dict(least=0.32), "not decidable"),
   (BETTER_BY_3, dict(lower=True), "refuted here"), (BETTER_BY_3, dict(lower=True, least=-0.02), "refuted here"),
   (SAME, dict(), "not decidable"), (SAME, dict(lower=True), "not decidable"), (SAME, dict(least=-0.1), "shown"),
+  ((0.7, 0.55, 0.85), dict(), "not decidable"),  # .2 ± 4.3 · .15 / sqrt 3, though all three are better
 ])  # fmt: skip
 def test_verdicts(shares, claim, verdict):
   runs, gain = rows(*((ones(share, 300), ones(0.5, 300)[::-1]) for share in shares)), shares[0] - 0.5
@@ -52,26 +47,7 @@ def test_verdicts(shares, claim, verdict):
   assert found["sampled"] == pytest.approx(gain)
 
 
-def test_the_interval_holds_the_true_difference():
-  """Seeds differ by .05, questions are answered at random: 95 % intervals hold the mean difference in most draws."""
-  rng, held = np.random.default_rng(0), 0
-  for _ in range(60):
-    gains = rng.normal(0.1, 0.05, size=5)
-    pairs = [[(rng.random(100) < 0.5 + gain).astype(float), (rng.random(100) < 0.5).astype(float)] for gain in gains]
-    low, high = page.nested_interval(pairs, resamples=500)
-    held += low <= 0.1 <= high
-  assert 52 <= held <= 60
-
-
-def test_questions_are_paired_and_may_not_apply():
-  """Both sides are drawn together: where they agree on every question, the interval has no width."""
-  answers = np.asarray([1.0, 0.0, np.nan, 1.0] * 50)
-  assert page.nested_interval([[answers, answers]] * 3) == (0.0, 0.0)
-  low, high = page.nested_interval([[answers, np.asarray([0.5])]] * 3)
-  assert low < 2 / 3 - 0.5 < high
-
-
-def test_claims_without_runs_are_marked_and_those_that_are_not_shown_named():
+def test_claims_without_runs_are_marked_and_those_that_miss_theirs_are_named():
   other = Claim("c", Side("paper", "em"), Side("no_retrieval", "em"))
   claims = (Claim("a", Side("paper", "em", step=4), BETTER.sides[1]), Claim("b", Side("paper", "em"), 0.9), other)
   of = dict(care=dataclasses.replace(care.PAPER, claims=claims)), rows((ones(0.5), ones(0.2)))
@@ -81,7 +57,7 @@ def test_claims_without_runs_are_marked_and_those_that_are_not_shown_named():
   assert page.summary(*of) == "3 claims: 2 not run, 1 one seed"
   claims = (BETTER, dataclasses.replace(BETTER, text="less", lower=True), Claim("x", Side("no_retrieval", "em"), 0.5))
   of = dict(care=dataclasses.replace(care.PAPER, claims=claims))
-  assert page.not_shown(of, rows(*((ones(x), ones(0.2)) for x in (0.5, 0.6)))) == ["care: less", "care: x"]
+  assert page.missed(of, rows(*((ones(x), ones(0.2)) for x in (0.5, 0.6)))) == ["care: less", "care: x"]
 
 
 def test_runs_of_a_seed_are_not_mixed_with_those_of_another_warm_start():
@@ -94,7 +70,7 @@ def test_runs_of_a_seed_are_not_mixed_with_those_of_another_warm_start():
 
 
 def test_runs_are_read_as_they_were_written(tmp_path, monkeypatch):
-  paper, found = dataclasses.replace(care.PAPER, claims=(BETTER,)), rows(*((ones(x), ones(0.2)) for x in (0.5, 0.6)))
+  paper, found = dataclasses.replace(care.PAPER, claims=(BETTER,)), rows(*((ones(x), ones(0.2)) for x in (0.5, 0.51)))
   page.write(dict(care=paper), found, tmp_path)
   first = (tmp_path / page.RUNS).read_bytes()
   assert page.read_rows(tmp_path / page.RUNS) == found

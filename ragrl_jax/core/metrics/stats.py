@@ -271,6 +271,26 @@ def bootstrap_interval(values: Values, *, seed: int, resamples: int = RESAMPLES)
   return _percentiles(resampled_means(values, resamples=resamples, seed=seed))
 
 
+def t_interval(values: Values) -> tuple[float, float]:
+  """Student's 95 % interval of the mean of a few independent values: (low, high). One value has no finite bounds.
+
+  For one value a seed, such as its gain: the noise of its questions is in it. A bootstrap of few values is too narrow:
+  even with S - 1 of S draws its percentiles hold the mean of five normal values in 86 % of cases, of three in 75 %.
+
+  Raises:
+    ValueError: no values, or one that is not finite.
+
+  Source: Student, "The probable error of a mean" (1908).
+  """
+  values = np.asarray(values, np.float64)
+  if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+    raise ValueError(f"an interval needs a list of finite values, these have the shape {values.shape}.")
+  if values.size == 1:
+    return -math.inf, math.inf
+  mean, half = values.mean(), scipy.stats.t.ppf(0.975, values.size - 1) * scipy.stats.sem(values)
+  return float(mean - half), float(mean + half)
+
+
 def seeds_interval(x: Values, y: Values, *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float, float]:
   """The difference of two arms with several runs (seeds) each on the same questions: (mean of x - y, low, high).
 

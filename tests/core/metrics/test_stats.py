@@ -101,6 +101,12 @@ def test_bootstrap_of_many_items_and_of_many_different_ones_depends_on_values_an
   assert stats.bootstrap_interval([1, 1, 1], seed=0) == (1.0, 1.0)
 
 
+def test_students_interval_by_hand():
+  # Mean 2, deviation 1, and 4.303 is the .975 quantile of two degrees of freedom: 2 ± 4.303 / sqrt 3.
+  assert stats.t_interval([1, 2, 3]) == pytest.approx((-0.484, 4.484), abs=1e-3)
+  assert stats.t_interval([0.5, 0.5]) == (0.5, 0.5) and stats.t_interval([1]) == (-math.inf, math.inf)
+
+
 def brute_seeds(x, y, resamples, seed):
   """The hierarchical bootstrap as it reads: questions, and S - 1 of S runs, drawn one by one."""
   rng, found = np.random.default_rng(seed), []
@@ -165,6 +171,7 @@ def test_brier_and_calibration_error_by_hand():
   (stats.wilcoxon, {}, [([1], [1, 2])], "paired"), (stats.paired_permutation, {}, [([1], [1, 2])], "paired"),
   (stats.wilcoxon, dict(alternative="more"), [([1], [2])], "two-sided"),
   (stats.bootstrap_interval, dict(seed=0), [([],), ([0.5, math.nan],)], "list of finite values"),
+  (stats.t_interval, {}, [([],), ([0.5, math.nan],)], "list of finite values"),
   (stats.seeds_interval, dict(seed=0), [([0], [1]), ([[0, 1]], [[1]]), ([], [[0, 1]])], "same questions are needed"),
   (stats.brier, {}, [([], []), ([0.5], [1, 0]), ([-0.1], [1]), ([0.5], [2])], "are needed|between 0 and 1"),
 ])  # fmt: skip
