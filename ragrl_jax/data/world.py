@@ -53,7 +53,6 @@ class Settings:
   """Settings of a world.
 
   Attributes:
-    seed: seed of the whole world.
     entities: entities in the training part: half people, a quarter companies, a quarter towns.
     held_out: entities in the held-out part, divided likewise.
     development: entities in the development part, which serves decisions such as when to stop training; 0 for none.

@@ -97,7 +97,6 @@ class AnswerFiles:
   Args:
     out: the folder; it is created if needed.
     settings: everything that the answers depend on; the digests of the questions are added.
-    examples: all questions.
     again: (question, its kept episode, its row) → its row with new scores. It is called for all kept answers if only
       fields differ that scores read (`digests.SCORED`). None: such an evaluation is refused.
 

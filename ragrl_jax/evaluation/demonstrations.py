@@ -141,7 +141,6 @@ def keep_right(
 
   Args:
     folders: folders of evaluations, each with one or several seeds, with the same recipe and switches.
-    examples: the questions of the evaluations.
 
   Returns:
     ([(example, turns)] with distinct ids, number of episodes by status). The statuses are "kept", "wrong", "failed",

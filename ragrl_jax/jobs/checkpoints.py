@@ -74,7 +74,6 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
   """The checkpoint of a run with the highest value of a metric, the earliest of equal ones: RUN/checkpoints/STEP.
 
   Args:
-    run: the run's folder.
     metric: a name in its metrics.jsonl, such as "evaluation/em".
 
   Raises:

@@ -38,7 +38,6 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
   have two axes and the final norm one.
 
   Args:
-    settings: settings for the model.
     head: settings for a value head in the same tree. Its gradient is clipped separately.
   """
   transform = _chain(settings)

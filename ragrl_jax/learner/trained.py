@@ -60,8 +60,6 @@ class Trained:
       model: has the methods that `objective` calls; of ShapeDtypeStructs if programs are only compiled (on a mesh).
       trainable: an nnx filter.
       mesh: devices that share rows and parameters; None: one device.
-      names: names of the objective's metrics.
-      kl_coef: the state's initial value.
     """
     self.optimizer, self.mesh = optimizer, mesh
     # Only `params` have gradients and moments; `frozen` have none, which makes LoRA cheap.

@@ -60,7 +60,6 @@ class Application(Site):
 
   Args:
     thread: the engine's thread, started.
-    name: of the model.
     tools: reads tools and calls of requests; None: they are refused.
     reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
       engine's thread while no conversation is open. None: the weights cannot be changed.
