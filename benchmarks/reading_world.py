@@ -12,6 +12,7 @@ from typing import Any
 from ragrl_jax.data import synthetic
 from ragrl_jax.data import world as world_lib
 from ragrl_jax.data.world import COMPANY, PERSON, RELATIONS, TRAIN, YEAR, Fact
+from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Example
 
 YEARS = {"birth year": (PERSON, YEAR), "founding year": (COMPANY, YEAR)}
@@ -20,23 +21,11 @@ COMPARISON, YES_NO = "comparison", "yes_no"
 
 @dataclasses.dataclass(frozen=True)
 class Settings(world_lib.Settings):
-  """Settings of a world for reading.
+  """Settings of a world for reading. Comparisons need years."""
 
-  Attributes:
-    years: give people a birth year and companies a founding year (needed for comparisons).
-    memorised: share of the training part's facts that a model may know by heart (`World.memory`).
-    counterfactual: share of the memorised facts whose passage contradicts the memory.
-  """
-
-  years: bool = False
-  memorised: float = 0.0
-  counterfactual: float = 0.0
-
-  def __post_init__(self):
-    super().__post_init__()
-    for name in ("memorised", "counterfactual"):
-      if not 0.0 <= getattr(self, name) <= 1.0:
-        raise ValueError(f"{name}={getattr(self, name)}: it is a share, from 0 to 1.")
+  years: bool = setting(False, "give people a birth year and companies a founding year")
+  memorised: float = setting(0.0, "of the training part's facts, see `World.memory`", unit="share", least=0, most=1)
+  counterfactual: float = setting(0.0, "of these, whose passage contradicts the memory", unit="share", least=0, most=1)
 
 
 @dataclasses.dataclass(frozen=True)

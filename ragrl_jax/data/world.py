@@ -13,6 +13,7 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 
+from ragrl_jax.settings.fields import Checked, Rules, setting
 from ragrl_jax.structs import Passage
 
 TRAIN, HELD_OUT, DEVELOPMENT = "train", "held_out", "development"
@@ -33,6 +34,9 @@ RELATIONS = {
 WORDINGS = ("The {r} of {s} is {o}.", "{o} is the {r} of {s}.", "{s} has {o} as {r}.")
 # Relation and object are adjacent: with this wording small models learn sooner to read several passages.
 BESIDE = "{s} has the {r} {o}."
+# No syllable ends in n or r, or begins with p. Otherwise names would contain "ent", "ort" or "emp". Small tokenizers
+# learn these pieces from "mentor", "port" and "employer" before the syllables, and would split names at them.
+_SYLLABLES = tuple(a + v + b for a in "bdfgklmrstvz" for v in "aeiou" for b in "lskm" if a != b)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,40 +53,26 @@ class Fact:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-  """Settings of a world.
-
-  Attributes:
-    entities: entities in the training part: half people, a quarter companies, a quarter towns.
-    held_out: entities in the held-out part, divided likewise.
-    development: entities in the development part, which serves decisions such as when to stop training; 0 for none.
-    syllables: number of different syllables in names.
-    wordings: sentences with {s}, {r} and {o} for subject, relation and object; one is drawn for each fact.
-  """
+class Settings(Checked):
+  """Settings of a world. Entities are half people, a quarter companies, a quarter towns."""
 
   seed: int = 0
-  entities: int = 4000
-  held_out: int = 120
-  development: int = 0
-  syllables: int = 48
-  wordings: tuple[str, ...] = WORDINGS
+  entities: int = setting(4000, "in the training part", least=8)
+  held_out: int = setting(120, "in the held-out part", least=8)
+  development: int = setting(0, "in the part that serves decisions such as when to stop training; 0 for none")
+  syllables: int = setting(48, "number of different syllables in names", least=8, most=len(_SYLLABLES))
+  wordings: tuple[str, ...] = setting(WORDINGS, "sentences with {s}, {r} and {o}; one is drawn for each fact")
 
-  def __post_init__(self):
-    for name in ("entities", "held_out"):
-      if getattr(self, name) < 8:
-        raise ValueError(f"{name}={getattr(self, name)}: a world needs at least 8 entities in each part.")
-    if self.development and self.development < 8:
-      raise ValueError(f"development={self.development}: a part needs at least 8 entities; 0 leaves it out.")
-    for wording in self.wordings or ("",):
-      if not all(slot in wording for slot in ("{s}", "{r}", "{o}")):
-        raise ValueError(f"wordings={self.wordings}: there must be one or more; each must hold {{s}}, {{r}} and {{o}}.")
-    if not 8 <= self.syllables <= len(_SYLLABLES):
-      raise ValueError(f"syllables={self.syllables}: it must be from 8 to {len(_SYLLABLES)}.")
-    if self.entities + self.held_out + self.development > self.syllables**3 // 2:
-      raise ValueError(
-        f"{self.entities} + {self.held_out} + {self.development} names do not fit into {self.syllables} syllables: "
-        "raise syllables."
-      )
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    yield not 0 < self.development < 8, f"development={self.development}: a part needs at least 8 entities, or 0."
+    slots = all(slot in wording for wording in self.wordings or ("",) for slot in ("{s}", "{r}", "{o}"))
+    yield slots, f"wordings={self.wordings}: there must be one or more; each must hold {{s}}, {{r}} and {{o}}."
+    yield (
+      self.entities + self.held_out + self.development <= self.syllables**3 // 2,
+      f"{self.entities} + {self.held_out} + {self.development} names do not fit into {self.syllables} syllables: "
+      "raise syllables.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +120,6 @@ class World:
   def relations_of(self, kind: str) -> tuple[str, ...]:
     """The relations whose subjects are of this kind."""
     return tuple(relation for relation, (subject, _) in self.relations.items() if subject == kind)
-
-
-# No syllable ends in n or r, or begins with p. Otherwise names would contain "ent", "ort" or "emp". Small tokenizers
-# learn these pieces from "mentor", "port" and "employer" before the syllables, and would split names at them.
-_SYLLABLES = tuple(a + v + b for a in "bdfgklmrstvz" for v in "aeiou" for b in "lskm" if a != b)
 
 
 @functools.cache

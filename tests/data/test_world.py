@@ -110,7 +110,8 @@ def test_memory_and_the_passages_that_contradict_it():
 
 @pytest.mark.parametrize(("wrong", "message"), [
   (dict(entities=7), "at least 8"), (dict(held_out=0), "at least 8"),
-  (dict(counterfactual=1.5), "share"), (dict(memorised=-0.1), "share"), (dict(syllables=4), "from 8"),
+  (dict(counterfactual=1.5), "between 0 and 1"), (dict(memorised=-0.1), "between 0 and 1"),
+  (dict(syllables=4), "between 8"),
   (dict(syllables=10, entities=4000), "raise syllables"),
 ])  # fmt: skip
 def test_impossible_settings_are_refused(wrong, message):
