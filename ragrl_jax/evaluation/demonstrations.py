@@ -36,7 +36,6 @@ class Tools(RetrievalTools):
     return (None,) * len(pairs)
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-    """See `structs.Tools`."""
     return tuple(map(tuple, queries.ngram_vectors(texts).astype(float).tolist()))
 
 

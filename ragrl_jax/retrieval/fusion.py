@@ -44,7 +44,6 @@ class Fusion(fields.Checked):
   rrf_k: float = setting(60.0, least=0)
 
   def rules(self) -> fields.Rules:
-    """See `Checked.rules`."""
     fits = lambda weight: type(weight) in (int, float) and 0 < weight < math.inf
     numbers = self.weights is None or isinstance(self.weights, tuple) and all(map(fits, self.weights))
     yield numbers, self.refusal("weights", self.weights, "numbers above 0, one per index")

@@ -60,11 +60,9 @@ class Application(Site):
     self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest, examples=examples)
 
   def failed(self) -> str:
-    """See `Site`."""
     return "the command failed: its output shows the error."
 
   async def serve(self, scope, receive, answer: Answer) -> None:
-    """See `Site`."""
     http_limits.check(scope, local=True)
     http_limits.check_page(scope["path"], scope["method"], PAGES)
     if scope["path"] == "/":

@@ -87,11 +87,9 @@ class Application(Site):
     self._gate, self._waiting = Gate(), 0
 
   def failed(self) -> str:
-    """See `Site`."""
     return super().failed() if self._thread.error is None else "the engine has failed: see the server's log."
 
   async def serve(self, scope, receive, answer: Answer) -> None:
-    """See `Site`."""
     http_limits.check(scope, local=self._local, key=self._key)
     page = scope["path"]
     http_limits.check_page("/v1/models" if page.startswith("/v1/models/") else page, scope["method"], PAGES)
