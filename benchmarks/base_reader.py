@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
+import reading_world
 from absl import app, flags, logging
 from flax import nnx
 from papers import lessons, primed
@@ -288,13 +289,13 @@ def measurer(stage: Stage, tokenizer):
 
 def exam(path: pathlib.Path, out: pathlib.Path) -> dict[str, dict[str, dict]]:
   """{passages: {hops, or "comparison": {n, em}}} on a made-up world's held-out questions, answered by the engine."""
-  built = synthetic.build(seed=0, entities=4000, held_out=2000, syllables=SYLLABLES, wordings=AHEAD, years=True)
+  built = reading_world.build(seed=0, entities=4000, held_out=2000, syllables=SYLLABLES, wordings=AHEAD, years=True)
   result: dict[str, dict[str, dict]] = {}
   for passages in PASSAGES:
     player = player_lib.build(prepare(settings(out, path, context=512, max_new_tokens=96)))
     result[str(passages)] = {}
     for kind in ANY:
-      questions = synthetic.questions(
+      questions = reading_world.questions(
         built, QUESTIONS, mix={kind: 1.0}, part=synthetic.HELD_OUT, passages=passages, distinct=False
       )
       metrics, _ = evaluate.measure(player, lora.split(player.model)[1], questions)

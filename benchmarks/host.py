@@ -21,6 +21,8 @@ import statistics
 import tempfile
 import time
 
+import reading_world
+
 from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.data import synthetic, writers
@@ -62,8 +64,8 @@ def scripted(world: pathlib.Path, steps: int) -> prepared.Prepared:
   config.rollout.update(prompts_per_step=PROMPTS, group_size=GROUP, max_new_tokens=96)
   config.rollout.update(lanes=8, rows=8, context=256, prefill=64, page=32)
   config.learner.update(micro_rows=32, row_lengths=(1024,))
-  built = synthetic.build(synthetic.Settings(seed=0, entities=120, held_out=12))
-  questions = synthetic.questions(built, QUESTIONS, passages=2, distinct=False)
+  built = reading_world.build(reading_world.Settings(seed=0, entities=120, held_out=12))
+  questions = reading_world.questions(built, QUESTIONS, passages=2, distinct=False)
   writers.write_examples(world / "questions.jsonl", questions)
   script = prepared.recipe(config).script
   replies = {one.id: script(one, (), random.Random(one.id)) for one in questions}

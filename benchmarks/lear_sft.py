@@ -14,6 +14,7 @@ import random
 import time
 
 import jax
+import reading_world
 from absl import app, flags, logging
 from papers import players
 from tqdm import tqdm
@@ -81,8 +82,8 @@ def make_world(folder: pathlib.Path) -> None:
   """Writes held-out questions, transcripts for the base, each reply and the generator, and the tokenizer."""
   seed = SEED.value
   # With names that share few syllables, a model of this size learns within minutes to read several passages.
-  world = synthetic.build(synthetic.Settings(seed=seed, syllables=SYLLABLES, wordings=(synthetic.BESIDE,)))
-  ask = lambda count, draw, **options: synthetic.questions(
+  world = reading_world.build(reading_world.Settings(seed=seed, syllables=SYLLABLES, wordings=(synthetic.BESIDE,)))
+  ask = lambda count, draw, **options: reading_world.questions(
     world, count, seed=100 * seed + draw, distinct=False, **options
   )
   rng = random.Random(f"lear_sft/{seed}")
@@ -96,7 +97,7 @@ def make_world(folder: pathlib.Path) -> None:
   for reply in REPLIES:  # the same questions for all: only the reply differs
     writers.write_examples(folder / f"{reply}.jsonl.gz", asked, turns=show(asked, reply=reply, fault=0.0))
   writers.write_examples(folder / "generator.jsonl.gz", asked, turns=scripts.answer_directly(asked))
-  held_out = synthetic.questions(world, QUESTIONS.value, part=synthetic.HELD_OUT, seed=seed, passages=GIVEN)
+  held_out = reading_world.questions(world, QUESTIONS.value, part=synthetic.HELD_OUT, seed=seed, passages=GIVEN)
   writers.write_examples(folder / "held_out.jsonl.gz", held_out)
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
   sentencepiece.train(

@@ -30,6 +30,7 @@ import time
 import base_reader
 import jax.numpy as jnp
 import numpy as np
+import reading_world
 from flax import nnx
 from papers import arena, care, lear, miniature
 
@@ -77,8 +78,8 @@ def of_search_r1(count: int):
 def of_paper(name: str, count: int):
   """The same of a paper's miniature, in a smaller world."""
   paper, mix, passages = PAPERS[name]
-  world = synthetic.build(synthetic.Settings(seed=0, **(miniature.WORLD | dict(paper.world) | dict(entities=ENTITIES))))
-  questions = synthetic.questions(world, count, mix=mix, seed=0, passages=passages, distinct=False)
+  world = reading_world.build(**(miniature.WORLD | dict(paper.world) | dict(entities=ENTITIES)))
+  questions = reading_world.questions(world, count, mix=mix, seed=0, passages=passages, distinct=False)
   rng = random.Random(name)
   turns = [paper.demonstrate(example, world, None, rng) for example in questions]
   config = config_lib.default_config()

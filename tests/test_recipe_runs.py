@@ -6,6 +6,7 @@ import pathlib
 import random
 
 import pytest
+import reading_world
 from papers import players
 
 from ragrl_jax import config as config_lib
@@ -21,8 +22,8 @@ WORLD = dict(seed=0, entities=24, held_out=12, syllables=12)
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
   folder = tmp_path_factory.mktemp("world")
-  world = synthetic.build(**WORLD)
-  ask = lambda count, **options: synthetic.questions(world, count, distinct=False, passages=3, **options)
+  world = reading_world.build(**WORLD)
+  ask = lambda count, **options: reading_world.questions(world, count, distinct=False, passages=3, **options)
   writers.write_examples(folder / "easy.jsonl", ask(12))
   writers.write_examples(folder / "hard.jsonl", ask(12, seed=1, difficulty="hard"))
   writers.write_examples(folder / "held_out.jsonl", ask(4, part=synthetic.HELD_OUT))
@@ -74,7 +75,7 @@ def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   config.steps, config.learner.micro_rows, config.learner.row_lengths = 12, 4, (320,)
   config.optimizer.update(dict(learning_rate=2e-2, warmup_steps=1))
   asked = list(readers.read_examples(config.data.train))
-  made, rng = synthetic.build(**WORLD), random.Random(0)
+  made, rng = reading_world.build(**WORLD), random.Random(0)
   config.data.train = str(tmp_path / "sft.jsonl")
   writers.write_examples(config.data.train, asked, turns=[demonstrated(e, made, rng) for e in asked])
   losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "sft")]

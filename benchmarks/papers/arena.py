@@ -17,6 +17,7 @@ import random
 import re
 from collections.abc import Sequence
 
+import reading_world
 from papers import miniature, players
 from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
@@ -36,7 +37,7 @@ CITED = re.compile(r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>")
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  draw = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
+  draw = lambda count, number, part=synthetic.TRAIN, mix=MIX: reading_world.questions(
     world, count, mix=mix, part=part, seed=number, passages=PASSAGES, distinct=part == synthetic.HELD_OUT
   )
   return dict(
@@ -75,7 +76,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   golds = {
     number
     for number, passage in enumerate(example.passages, 1)
-    if any((fact.subject, fact.relation) in hops for fact in world.stated[passage.id])
+    if (world.stated[passage.id].subject, world.stated[passage.id].relation) in hops
   }
   match = CITED.search(text)
   cited = {int(number) for number in re.findall(r"\d+", match[1])} if match else set()

@@ -17,6 +17,7 @@ import random
 import re
 from collections.abc import Sequence
 
+import reading_world
 from papers import miniature, players
 from papers.miniature import DEVELOPMENT, TEST, Claim, Side
 
@@ -34,15 +35,15 @@ READ, BY_HEART = 0.8, 0.2
 QUOTE = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)
 
 
-def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
+def questions(world: reading_world.World, seed: int) -> dict[str, Sequence[Example]]:
   def drawn(count, number, **options):
-    texts = synthetic.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **options)
+    texts = reading_world.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **options)
     return [example for example in texts if not any(hop["counterfactual"] for hop in example.meta["decomposition"])]
 
-  unseen = lambda count, part=synthetic.HELD_OUT, mix=MIX, **options: synthetic.questions(
+  unseen = lambda count, part=synthetic.HELD_OUT, mix=MIX, **options: reading_world.questions(
     world, count, mix=mix, seed=seed, passages=PASSAGES, part=part, **options
   )
-  single = synthetic.questions(world, 200_000, mix={1: 1}, seed=seed + 3, passages=PASSAGES, distinct=False)
+  single = reading_world.questions(world, 200_000, mix={1: 1}, seed=seed + 3, passages=PASSAGES, distinct=False)
   remembered = [example for example in single if example.meta["decomposition"][0]["memorised"]]
   confirmed = [example for example in remembered if not example.meta["decomposition"][0]["counterfactual"]]
   contradicted = [example for example in remembered if example.meta["decomposition"][0]["counterfactual"]]
@@ -76,7 +77,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   )
 
 
-def recite(world: synthetic.World, fact) -> Example:
+def recite(world: reading_world.World, fact) -> Example:
   """A demonstration that recites a memorised fact, without any passage."""
   hop = dict(subject=fact.subject, relation=fact.relation, object=fact.object, memorised=True, counterfactual=False)
   return Example(
@@ -88,7 +89,7 @@ def recite(world: synthetic.World, fact) -> Example:
   )
 
 
-def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
+def demonstrate(example: Example, world: reading_world.World, search, rng: random.Random) -> list[tuple[str, str]]:
   """The scripted reply. Memorised facts are answered at once, with or without passages. Faults: 60 % of the other
   two-hop questions stop at the first hop; 70 % of the quotes have added words or are missing; 60 % of the long answers
   are only the name."""
@@ -108,7 +109,7 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   return [(owner, text)]
 
 
-def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
+def measure(world: reading_world.World, example: Example, episode: Episode) -> dict[str, float | None]:
   """Measures of quotes and of memory.
 
   `quoted`: whether there are quotes and all of them occur word for word in the passages. `real`: the share of quotes
@@ -120,7 +121,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   answer = Parser().answer(text) or ""
   lines = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]
   real = [any(quote in passage.text for passage in example.passages) for quote in lines]
-  stated = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
+  stated = {passage.text for passage in example.passages}
   evidence = [
     hop["sentence"] in stated and any(hop["sentence"] in quote for quote in lines) for hop in hops if "sentence" in hop
   ]

@@ -13,6 +13,7 @@ are right, as RL learns from these.
 import dataclasses
 import random
 
+import reading_world
 from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM, WARM_EM, Claim, Paper, Side, mixed_in
 
 from ragrl_jax.data import synthetic
@@ -32,7 +33,7 @@ READ = prompt_lib.Parser()
 
 def questions(world, seed):
   """Demonstrations have up to as many passages as the test with the most noise."""
-  ask = lambda count, draw, passages=GIVEN, mix=MIX, **options: synthetic.questions(
+  ask = lambda count, draw, passages=GIVEN, mix=MIX, **options: reading_world.questions(
     world, count, mix=mix, seed=draw, passages=passages, **options
   )
   lines = [
@@ -95,7 +96,7 @@ def measure(world, example, episode):
   """
   said = READ.section(episode.model_text, "extract") or ""
   needed = {hop["sentence"] for hop in example.meta["decomposition"]}
-  given = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
+  given = {passage.text for passage in example.passages}
   wrote = [sentence.strip() + "." for sentence in said.split(".") if sentence.strip()]
   return dict(
     evidence_tokens=episode.facts["evidence_tokens"],

@@ -8,10 +8,11 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 
+from reading_world import COMPARISON, YEARS, comparison_question
+
 from ragrl_jax.data import world as world_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
-COMPARISON = "comparison"
 # A passage's line, and how passages and question follow each other.
 LAYOUTS = (
   ("[{n}] {text}\n", "{passages}{question}"),
@@ -24,7 +25,7 @@ LAYOUTS = (
 # asked for.
 QUOTED, CITED, STEPS, NUMBERS, DIRECT = "quoted", "cited", "steps", "numbers", "direct"
 CUES = {QUOTED: " Quote.", CITED: " Cite.", STEPS: "", NUMBERS: " Number.", DIRECT: " Briefly."}
-_RELATIONS = world_lib.RELATIONS | world_lib.YEARS
+_RELATIONS = world_lib.RELATIONS | YEARS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,8 +236,8 @@ def _question(steps: Sequence[world_lib.Fact], kind: str) -> str:
 
 
 def _compared(names: _Names, add, rng: random.Random):
-  relation = rng.choice(sorted(world_lib.YEARS))
-  subject, year = world_lib.YEARS[relation]
+  relation = rng.choice(sorted(YEARS))
+  subject, year = YEARS[relation]
   pair = [names.new(subject), names.new(subject)]
   years = [names.new(year) for _ in pair]
   if years[0] == years[1]:
@@ -244,5 +245,5 @@ def _compared(names: _Names, add, rng: random.Random):
   steps = [add(name, relation, found) for name, found in zip(pair, years)]
   earlier = rng.random() < 0.5
   gold = pair[(int(years[0]) > int(years[1])) == earlier]
-  question = world_lib.comparison_question(pair, relation, earlier=earlier)
+  question = comparison_question(pair, relation, earlier=earlier)
   return COMPARISON, steps, question, gold

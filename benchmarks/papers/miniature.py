@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import base_reader
+import reading_world
 from papers import primed
 
 from ragrl_jax import config as config_lib
@@ -105,7 +106,7 @@ class Paper:
 
   Attributes:
     name: the recipe's name.
-    world: fields of `synthetic.Settings` besides those of WORLD.
+    world: fields of `reading_world.Settings` besides those of WORLD.
     questions: (world, seed) → {file: questions}, with "train", "demonstrations", "development" (one hop) and the tests'
       files.
     demonstrate: (example, world, query → passages, rng) → the turns of a scripted player with faults.
@@ -133,14 +134,14 @@ class Paper:
 
   name: str
   world: Mapping[str, Any]
-  questions: Callable[[synthetic.World, int], Mapping[str, Sequence[Example]]]
+  questions: Callable[[reading_world.World, int], Mapping[str, Sequence[Example]]]
   demonstrate: Callable[..., list[tuple[str, str]]]
   base: Mapping[str, Any]
   sft: Mapping[str, Any]
   rl: Mapping[str, Any]
   arms: Mapping[str, Mapping[str, Any]]
   tests: Mapping[str, Mapping[str, Any]]
-  measure: Callable[[synthetic.World, Example, Episode], Mapping[str, float | None]]
+  measure: Callable[[reading_world.World, Example, Episode], Mapping[str, float | None]]
   claims: Sequence[Claim]
   shown: tuple[str, str]
   warm: Mapping[str, float]
@@ -216,8 +217,8 @@ def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str,
   return config
 
 
-def build(paper: Paper, seed: int) -> synthetic.World:
-  return synthetic.build(synthetic.Settings(seed=0 if paper.one_world else seed, **(WORLD | dict(paper.world))))
+def build(paper: Paper, seed: int) -> reading_world.World:
+  return reading_world.build(reading_world.Settings(seed=0 if paper.one_world else seed, **(WORLD | dict(paper.world))))
 
 
 def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:

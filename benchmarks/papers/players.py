@@ -63,10 +63,9 @@ def draw_fault(
     hops = hops[: rng.randint(1, len(hops) - 1)]
     answer = hops[-1]["object"]
   elif fault == "wrong" and world is not None:
-    read = rng.choice([passage.id for passage in example.passages if world.stated[passage.id]])
-    fact, answer = world.stated[read][0], world.stated[read][0].object
-    sentence = world.sentences[read][0]
-    hops = [dict(passage=read, subject=fact.subject, relation=fact.relation, object=answer, sentence=sentence)]
+    read = rng.choice(example.passages)
+    fact, answer = world.stated[read.id], world.stated[read.id].object
+    hops = [dict(passage=read.id, subject=fact.subject, relation=fact.relation, object=answer, sentence=read.text)]
   return fault, hops, answer
 
 

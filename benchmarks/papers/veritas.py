@@ -76,7 +76,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 def states(world: synthetic.World, thought: str, passages: Sequence[Passage]) -> bool:
   """Whether the thought states a fact from one of the passages, in the scripted player's wording."""
-  facts = [fact for passage in passages for fact in world.stated[passage.id]]
+  facts = [world.stated[passage.id] for passage in passages]
   return any(holds(thought, f"{fact.relation} {fact.subject} is {fact.object}") for fact in facts)
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
+import reading_world
 from papers import miniature, players
 from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
@@ -24,18 +25,18 @@ MIX = {1: 2, 2: 1}  # of what is not known
 SURE = 0.85  # right answers among sampled ones to known questions without a search, at the end of the warm start
 
 
-def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
+def questions(world: reading_world.World, seed: int) -> dict[str, Sequence[Example]]:
   """A part of each file asks for memorised facts; the rest of the test is about names unseen in training."""
   known, held_out = memorised(world, seed), synthetic.HELD_OUT
   rng = random.Random(f"when_to_search/{seed}")
 
   def mixed(some: int, others: int, number: int) -> list[Example]:
-    drawn = rng.choices(known, k=some) + synthetic.questions(world, others, mix=MIX, seed=number, distinct=False)
+    drawn = rng.choices(known, k=some) + reading_world.questions(world, others, mix=MIX, seed=number, distinct=False)
     return [dataclasses.replace(example, id=f"{number}-{i}") for i, example in enumerate(rng.sample(drawn, len(drawn)))]
 
-  unseen = synthetic.questions(world, TEST // 2, mix=MIX, part=held_out, seed=seed)
+  unseen = reading_world.questions(world, TEST // 2, mix=MIX, part=held_out, seed=seed)
   asked = [dataclasses.replace(one, id=f"known-{i}") for i, one in enumerate(rng.choices(known, k=TEST // 2))]
-  fresh = synthetic.questions(world, DEVELOPMENT // 2, mix={1: 1}, part=synthetic.DEVELOPMENT, seed=seed)
+  fresh = reading_world.questions(world, DEVELOPMENT // 2, mix={1: 1}, part=synthetic.DEVELOPMENT, seed=seed)
   return dict(
     demonstrations=mixed(4000, 4000, seed),
     train=mixed(2000, 2000, seed + 1),
@@ -44,9 +45,10 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   )
 
 
-def memorised(world: synthetic.World, seed: int) -> list[Example]:
+def memorised(world: reading_world.World, seed: int) -> list[Example]:
   """A question for each fact of the world's memory (about 1 % are never drawn)."""
-  drawn = synthetic.questions(world, 5 * len(world.parts[synthetic.TRAIN].facts), mix={1: 1}, seed=seed, distinct=False)
+  facts = len(world.parts[synthetic.TRAIN].facts)
+  drawn = reading_world.questions(world, 5 * facts, mix={1: 1}, seed=seed, distinct=False)
   return list({example.question: example for example in drawn if is_known(example)}.values())
 
 
@@ -55,7 +57,7 @@ def is_known(example: Example) -> bool:
 
 
 def demonstrate(
-  example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
+  example: Example, world: reading_world.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
 ):
   """The scripted player, with faults in a third of the known questions and in half of the unknown ones."""
   kinds, shares = (("", "check"), (2, 1)) if is_known(example) else (("", "guess", "repeat", "ask"), (6, 2, 2, 2))
@@ -63,7 +65,7 @@ def demonstrate(
   return players.play_when_to_search(example, search, rng, fault=float(bool(kind)), kinds=[kind] if kind else [])
 
 
-def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
+def measure(world: reading_world.World, example: Example, episode: Episode) -> dict[str, float | None]:
   """Searches and right answers, separately for memorised and unknown facts.
 
   `known_direct`: known questions answered right without a search; `recalled`: EM of known questions without a search;

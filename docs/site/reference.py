@@ -1,7 +1,7 @@
 """Reads the public symbols of a package without importing it, and writes a page of reference for each folder.
 
 A symbol is public if neither its name nor its module's starts with an underscore: functions, classes, methods,
-properties. Each needs a docstring: `undocumented` lists those without one.
+properties. Each needs a docstring, unless a base class has one for the method: `undocumented` lists those without one.
 """
 
 import ast
@@ -29,6 +29,7 @@ class Symbol:
     line: in its file, from 1.
     docstring: None where it has none.
     members: a class's methods and properties.
+    bases: a class's base classes; those of the package with their modules.
   """
 
   name: str
@@ -37,6 +38,7 @@ class Symbol:
   line: int
   docstring: str | None
   members: tuple["Symbol", ...] = ()
+  bases: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,24 @@ def modules(package: pathlib.Path) -> list[Module]:
   for name, (path, tree) in sorted(trees.items()):
     symbols = tuple(_symbols(_Qualified(name, classes, imported).visit(tree).body))
     found.append(Module(name, path, ast.get_docstring(tree), symbols))
-  return found
+  known = {f"{module.name}.{symbol.name}": symbol for module in found for symbol in module.symbols}
+  inheriting = lambda module: tuple(_inheriting(symbol, known) for symbol in module.symbols)
+  return [dataclasses.replace(module, symbols=inheriting(module)) for module in found]
+
+
+def _inheriting(symbol: Symbol, known: dict[str, Symbol]) -> Symbol:
+  """The class; its methods without a docstring get one that names the method of a base class that has one."""
+
+  def bases(one: Symbol) -> Iterator[Symbol]:
+    for base in filter(None, map(known.get, one.bases)):
+      yield base
+      yield from bases(base)
+
+  told = {one.name.rpartition(".")[2]: one.name for base in bases(symbol) for one in base.members if one.docstring}
+  refer = lambda name: f"See `{told[name]}`." if name in told else None
+  docstring = lambda one: one.docstring or refer(one.name.rpartition(".")[2])
+  members = tuple(dataclasses.replace(one, docstring=docstring(one)) for one in symbol.members)
+  return dataclasses.replace(symbol, members=members)
 
 
 def _kinds(tree: ast.Module) -> Iterator[str]:
@@ -133,6 +152,10 @@ class _Qualified(ast.NodeTransformer):
 
   visit_AsyncFunctionDef = visit_FunctionDef
 
+  def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+    node.bases = [self._of(base) for base in node.bases]
+    return self.generic_visit(node)
+
   def visit_Assign(self, node: ast.Assign) -> ast.AST:
     if _alias(node):
       node.value = self._of(node.value)
@@ -168,7 +191,8 @@ def _symbols(body: list[ast.stmt], owner: str = "") -> Iterator[Symbol]:
     name = owner + node.name
     if isinstance(node, ast.ClassDef):
       members = tuple(_symbols(node.body, f"{name}."))
-      yield Symbol(name, "class", _of_class(node, "dataclass" in marks), node.lineno, ast.get_docstring(node), members)
+      bases, signature = tuple(map(ast.unparse, node.bases)), _of_class(node, "dataclass" in marks)
+      yield Symbol(name, "class", signature, node.lineno, ast.get_docstring(node), members, bases)
     else:
       is_property = bool(marks & {"property", "cached_property"})
       awaited = "async " if isinstance(node, ast.AsyncFunctionDef) else ""

@@ -48,7 +48,6 @@ class Completion:
   """The answer of a model.
 
   Attributes:
-    content: the text.
     reasoning: the model's reasoning if the server sends it separately; else "".
     cut: whether the answer was cut off before its end.
     stop: the stop string that ended it, if the server says so; else "". It is not part of the text.

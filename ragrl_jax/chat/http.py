@@ -52,7 +52,6 @@ class Reply:
   """An answer.
 
   Attributes:
-    status: the HTTP status.
     headers: names in lower case.
     body: the parsed JSON. The body of a refusal (status 300 and above) is None if it is not JSON.
     text: the first 300 bytes of the body, for messages.
@@ -77,7 +76,6 @@ def post_json(
 
   Args:
     url: "http(s)://…". Redirects are returned as answers, not followed.
-    payload: JSON.
     deadline: of the whole call, on the clock of time.monotonic().
     max_bytes: limit on the answer's body; a longer one is not read to its end. Compressed bodies are refused.
     headers: additional headers. A value that HTTP forbids is refused without being shown.

@@ -10,9 +10,7 @@ import dataclasses
 import json
 import pathlib
 
-import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
@@ -24,42 +22,9 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import declared
 from ragrl_jax.run import checks, player, prepared, saving
 from ragrl_jax.settings import stored_paths
-from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import folders
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = False) -> Decoder:
-  """The decoder with the weights of RUN/checkpoints/STEP, on this process's first device.
-
-  Args:
-    model: the run's model. Its trained weights may be abstract (without arrays), since they are replaced.
-    shared: whether a critic shared the model; the checkpoint then holds it as the critic's trunk.
-
-  Raises:
-    ValueError: the checkpoint holds another model.
-  """
-  graphdef, abstract, frozen = lora.split(model)
-  where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  template = nnx.to_pure_dict(abstract)
-  template = {"params": {"trunk": template} if shared else template}
-  template = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, template)
-  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-    restored = reader.restore(
-      steps.absolute() / str(step) / "state",
-      args=ocp.args.PyTreeRestore(
-        item=template, restore_args=ocp.checkpoint_utils.construct_restore_args(template), partial_restore=True
-      ),
-    )
-  leaves = jax.tree.leaves(restored["params"])
-  for (path, leaf), array in zip(jax.tree_util.tree_leaves_with_path(abstract), leaves, strict=True):
-    if array.shape != leaf.shape:
-      raise ValueError(
-        f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
-        f"config.json asks for {leaf.shape}: they are not from the same run."
-      )
-  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves), frozen)
 
 
 def settings_of(run: pathlib.Path) -> settings.Settings:
@@ -110,7 +75,6 @@ def export(
   if not path.is_dir():
     raise FileNotFoundError(f"{path}: there is no such folder: name a run, or RUN/checkpoints/STEP (--checkpoint).")
   _, steps, step = checkpoints.locate(path)
-  checkpoint_lib.refuse_damaged(steps / str(step))
   config = config or settings_of(steps.parent)
   checks.written(config, pathlib.Path(out), "--out")
   tokenizer = prepared.tokenizer(config, None)
@@ -119,10 +83,8 @@ def export(
     model, shape = player.model(config, tokenizer, shape)
   else:
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
-  host = hf.read_json(steps / str(step) / "host.json")
-  lora.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
-  critic = config_lib.kind_of(steps.parent) == "rl" and config.critic.kind == "shared"
-  model = restore(steps, step, model, shared=critic)
+  graphdef, like, frozen = lora.split(model)
+  model = nnx.merge(graphdef, checkpoints.trained(steps, step, like, config), frozen)
   weights = checkpoints.fingerprint(nnx.split(model)[1])
   saving.save(lora.merged(model, dtype), shape, tokenizer, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   if config.prompting.markers == "own" or not config.prompting.chat:

@@ -1,6 +1,7 @@
 """Shared by the commands that generate transcripts or verdicts with chat models."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from absl import flags
 from tqdm import tqdm
 
+from ragrl_jax.chat.client import CachedClient, Client
 from ragrl_jax.data import transcripts
 from ragrl_jax.settings import Judge
 
@@ -18,6 +20,11 @@ MAX_MISSING = flags.DEFINE_float(
   lower_bound=0.0,
   upper_bound=1.0,
 )
+
+
+def model(url: str, name: str, key_variable: str, answers: str, **sampling) -> CachedClient:
+  """A model at an endpoint, whose answers are cached in a file, and whose key is in the environment variable."""
+  return CachedClient(Client(url, name, key=os.environ.get(key_variable, "")), answers, sampling=sampling)
 
 
 def ask(make, examples, *models):

@@ -85,7 +85,6 @@ def adapted_coefficient(
   The share is at most 1, because a coefficient of 0 would stay 0, and a negative one would reward divergence.
 
   Args:
-    coefficient: the present coefficient.
     measured: this step's mean KL per token, in nats.
     target: the desired KL per token, in nats, > 0.
     num_sequences: number of sequences in this step.

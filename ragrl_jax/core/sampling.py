@@ -42,7 +42,6 @@ def draw(
   """Draws one token per row: the first id whose cumulative probability exceeds the row's uniform number.
 
   Args:
-    logits: the model's logits.
     uniform: in [0, 1).
     temperature: divides the logits; 0 takes the likeliest token (of equal ones, the lowest id).
     top_k: keep the k likeliest tokens; 0 keeps all.

@@ -19,7 +19,6 @@ class Spread:
   methods after `over` run inside it, on one device's pieces of the arrays.
 
   Attributes:
-    mesh: the devices.
     rows, length: mesh axes that shard R and T.
     vocab, embed: mesh axes that shard V and D of the stored unembedding.
   """

@@ -83,7 +83,8 @@ def _names(paths: Iterable[pathlib.Path]) -> dict[str, str]:
   """Absolute path → name of the source. A file that is named in two ways is one source."""
   bare: dict[str, pathlib.Path] = {}  # without the suffix, as it is named first
   for file in paths:
-    bare.setdefault(os.path.abspath(file), file.parent / _stem(file))
+    # A version stays: musique_ans_v1.0_dev.jsonl and …_train.jsonl are two sources.
+    bare.setdefault(os.path.abspath(file), file.parent / file.name[: len(file.name) - len(row_files.kind(file))])
   stems = collections.Counter(path.name for path in bare.values())
   names = {path: path.name if stems[path.name] == 1 else f"{path.parent.name}/{path.name}" for path in bare.values()}
   for parts in range(3, max((len(path.parts) for path in names), default=0) + 1):
@@ -92,11 +93,6 @@ def _names(paths: Iterable[pathlib.Path]) -> dict[str, str]:
       path: name if counts[name] == 1 else "/".join(path.parts[-parts:]).lstrip("/") for path, name in names.items()
     }
   return {file: names[path] for file, path in bare.items()}
-
-
-def _stem(file: pathlib.Path) -> str:
-  """The name without its suffix. A version stays: musique_ans_v1.0_dev.jsonl and …_train.jsonl are two sources."""
-  return file.name[: len(file.name) - len(row_files.kind(file))]
 
 
 def files(path: str | pathlib.Path) -> list[pathlib.Path]:

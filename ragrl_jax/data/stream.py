@@ -54,8 +54,6 @@ class Mixture(Stream):
     share: step → probability of an easy example. A step is one batch of prompts drawn, and the first one is 0, so that
       a share of 1 there begins with easy examples alone. It is one less than the optimiser's step if each of these
       draws one batch.
-    prompts_per_step: prompts in a batch.
-    seed: seed of the draws.
 
   Source: CARE (EMNLP 2025) Algorithm 1.
   """

@@ -24,7 +24,6 @@ async def make(
 
   Args:
     make_one: example → (status, turns or None). If it raises ToolFailed twice, the status is NO_ANSWER.
-    concurrency: examples at the same time.
     progress: called with the counts so far, after each example.
 
   Returns:

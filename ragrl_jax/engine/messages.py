@@ -107,11 +107,9 @@ class ConversationState:
   conversation at once, those of any other one when its turn has ended.
 
   Attributes:
-    number: the caller's number for it.
     ids: every token so far. All but the last must be in the cache before the next one can be sampled.
     key: two int32 that determine its random numbers.
     episode: number of its episode's first conversation.
-    replica: the replica that computes it.
     urgent: other conversations may wait for it (it has siblings, or it was swapped out), so it may swap others out.
     group: the samples that share its prompt; None after it has left them.
     arrival: its rank in the order of first entering the cache. Older conversations are never swapped out for younger
@@ -123,11 +121,9 @@ class ConversationState:
     slot: the slot of its memories in a hybrid's delta layers, or NO_SLOT.
     swapped: the keys and values of each page, while it is swapped out.
     memory: its memories, likewise.
-    turn: the present turn.
     logprobs: log-probabilities of the turn's tokens so far, which are the last of `ids`.
     routes: the experts of these tokens, as in `messages.TurnEnded`.
     automaton: state of the stop automaton after these tokens.
-    lane: its lane, or NO_LANE.
     closed: no further turn follows.
   """
 

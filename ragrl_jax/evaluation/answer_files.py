@@ -96,10 +96,9 @@ class AnswerFiles:
 
   Args:
     out: the folder; it is created if needed.
-    settings: everything that the answers depend on; the digests of the questions are added.
-    examples: all questions.
+    settings: everything that the answers depend on, with the digests of the questions as CONTENTS.
     again: (question, its kept episode, its row) → its row with new scores. It is called for all kept answers if only
-      fields differ that scores read (`digests.SCORED`). None: such an evaluation is refused.
+      fields differ that scores read (`digests.SCORED`).
 
   Attributes:
     rows: index of the question → its row of predictions.jsonl.
@@ -113,10 +112,10 @@ class AnswerFiles:
     out: pathlib.Path,
     settings: Mapping[str, Any],
     examples: Sequence[structs.Example],
-    again: Callable[[structs.Example, structs.Episode, Mapping[str, Any]], dict[str, Any]] | None = None,
+    again: Callable[[structs.Example, structs.Episode, Mapping[str, Any]], dict[str, Any]],
   ):
     self.out = out
-    settings = jsonl.plain({CONTENTS: digests.by_field(examples), **settings})
+    settings = jsonl.plain(settings)
     out.mkdir(parents=True, exist_ok=True)
     rows_kept = jsonl.repair(out / PREDICTIONS)
     self.rows = {row["index"]: row for row in rows_kept}
@@ -151,8 +150,6 @@ class AnswerFiles:
 
   def _score_again(self, stale: Sequence[str], examples: Sequence[structs.Example], again) -> None:
     """Replaces questions and scores in both files. A killed call leaves the old ones, or is repeated by the next."""
-    if again is None:
-      raise ValueError(_differs(self.out, stale))
     logging.warning(
       "%s: the questions differ in their %s from those that were scored: its %d kept answers are scored again, without "
       "playing.", self.out, ", ".join(stale), len(self.rows),
@@ -225,7 +222,10 @@ def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
   old, new = before.get(CONTENTS) or {}, settings[CONTENTS]
   differ = [name for name in new if old.get(name) != new[name]]
   if others := [name for name in differ if name not in digests.SCORED]:
-    raise ValueError(_differs(out, others))
+    raise ValueError(
+      f"{out} holds predictions for other questions than the data's: their {', '.join(others)} differ, on which the "
+      f"answers or their judge's verdicts depend: {AGAIN}."
+    )
   return differ
 
 
@@ -246,21 +246,12 @@ def _without_paths(values: dict[str, Any]) -> dict[str, Any]:
   return {name: fields.FILE if is_file(value) else value for name, value in values.items()}
 
 
-def _differs(out: pathlib.Path, fields: Sequence[str]) -> str:
-  return (
-    f"{out} holds predictions for other questions than the data's: their {', '.join(fields)} differ, on which the "
-    f"answers or their judge's verdicts depend: {AGAIN}."
-  )
-
-
 def folders(out: pathlib.Path, seeds: int) -> list[pathlib.Path]:
   """`out` itself for one seed; for several `out`/seed_0, `out`/seed_1 and so on.
 
   Raises:
-    ValueError: fewer than one seed; or `out` holds an evaluation of the other kind, or something else than one.
+    ValueError: `out` holds an evaluation of the other kind, or something else than one.
   """
-  if seeds < 1:
-    raise ValueError(f"--seeds={seeds}: it must be at least 1.")
   if seeds == 1 and (out / "seed_0").exists():
     raise ValueError(f"{out} holds an evaluation with several seeds: give --seeds, or choose another --out.")
   if seeds > 1 and (out / PREDICTIONS).exists():

@@ -36,7 +36,6 @@ class Tools(RetrievalTools):
     return (None,) * len(pairs)
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-    """See `structs.Tools`."""
     return tuple(map(tuple, queries.ngram_vectors(texts).astype(float).tolist()))
 
 
@@ -141,7 +140,6 @@ def keep_right(
 
   Args:
     folders: folders of evaluations, each with one or several seeds, with the same recipe and switches.
-    examples: the questions of the evaluations.
 
   Returns:
     ([(example, turns)] with distinct ids, number of episodes by status). The statuses are "kept", "wrong", "failed",

@@ -222,7 +222,7 @@ def evaluate(
   """
   folders = answer_files.folders(out, seeds)  # before the lock's file is written there
   # A seed's answers do not depend on the number of seeds.
-  settings = dict(settings, contents=digests.by_field(examples))
+  settings = {**settings, answer_files.CONTENTS: digests.by_field(examples)}
   ownership = [settings | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock.held(out))

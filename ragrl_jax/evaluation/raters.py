@@ -62,13 +62,15 @@ def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict
     a, b = zip(*of_two)
     measures = dict(agreement=_agreement(of_two), cohen_kappa=functools.partial(stats.cohen_kappas, a, b))
     pairs[f"{names[i]}, {names[j]}"] = _measured(of_two, measures, seed)
+  said_by = {name: [rater[item] for item in shared] for name, rater in raters.items()}
+  shares = lambda said: {label: said.count(label) / len(said) for label in sorted(set(said))}
   fleiss = functools.partial(stats.fleiss_kappas, stats.label_counts(list(labels)))
   return dict(
     n=len(shared),
     left_out=len(set().union(*raters.values())) - len(shared),
     **_measured(labels, dict(agreement=_agreement(labels), fleiss_kappa=fleiss), seed),
     pairs=pairs,
-    shares={name: _shares([rater[item] for item in shared]) for name, rater in raters.items()},
+    shares={name: shares(said) for name, said in said_by.items()},
   )
 
 
@@ -77,10 +79,6 @@ def _part(said: Counter, places: Sequence[int]) -> Counter:
   for labels, count in said.items():
     result[tuple(labels[place] for place in places)] += count
   return result
-
-
-def _shares(labels: Sequence[str]) -> dict[str, float]:
-  return {label: labels.count(label) / len(labels) for label in sorted(set(labels))}
 
 
 def _agreement(labels: Counter) -> Measure:

@@ -271,7 +271,6 @@ def finders(examples: Sequence[Example], corpus: Any, seed: int) -> dict[str, Fi
 
   Args:
     corpus: the retriever's corpus; None if it is behind an address or joins several indexes.
-    seed: of the drawing.
   """
   are_known = any(supporting(one, corpus) for one in examples)
   return {

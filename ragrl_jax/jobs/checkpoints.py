@@ -14,8 +14,6 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings, structs
 from ragrl_jax.evaluation import harness
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.report import inline
 from ragrl_jax.rollout import collect
@@ -76,7 +74,6 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
   """The checkpoint of a run with the highest value of a metric, the earliest of equal ones: RUN/checkpoints/STEP.
 
   Args:
-    run: the run's folder.
     metric: a name in its metrics.jsonl, such as "evaluation/em".
 
   Raises:
@@ -149,9 +146,33 @@ def load(player: player_lib.Sampler, source: Source) -> None:
   """
   folder, run, step = source
   player.base = player.base or contents.base(player.settings)
-  params = lora.split(player.model)[1] if run is None else _restored(player, run, step)
+  params = lora.split(player.model)[1]
+  if run is not None:
+    params = trained(run, step, params, player.settings, base=player.base)
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
+
+
+def trained(run: pathlib.Path, step: int, like: Any, config: Settings, *, base: str = "") -> Any:
+  """The policy's trained parameters of a run's checkpoint, without the optimizer's state or a shared critic's head.
+
+  Args:
+    run: the folder of the run's checkpoints.
+    like: arrays or ShapeDtypeStructs: structure, shapes, dtypes and shardings of the parameters.
+    config: the run's settings, of which the model and the critic count.
+    base: fingerprint of the adapters' base; "" reads it from the folder.
+
+  Raises:
+    ValueError: the checkpoint is damaged, or it is of another model, or of adapters on another base.
+  """
+  stored = checkpoint_lib.Checkpoints(run, keep=1, read_only=True)
+  try:
+    lora.refuse_other_base(run / str(step), stored.host(step).get("base", ""), config.model.path, base)
+    if config_lib.kind_of(run.parent) == "rl" and config.critic.kind == "shared":
+      return stored.part(dict(params=dict(trunk=like)), step)["params"]["trunk"]
+    return stored.part(dict(params=like), step)["params"]
+  finally:
+    stored.close()
 
 
 def opened(
@@ -272,27 +293,8 @@ def _as_trained(config: Settings, run: pathlib.Path) -> Settings:
   is_name = hub.is_name(base) and hub.parts(base)[1]  # a run stores names on the hub with their commits
   is_gone = not pathlib.Path(base).is_dir() and not is_name
   path = config.model.path if config.model.path and is_gone else base  # the run's base has moved
-  # Each of these changes the train state: layers, adapters, moments, a critic.
+  # These fit together, and a shared critic's checkpoint has the policy in another place.
   arrays = {name: getattr(trained, name) for name in ("optimizer", "loss", "advantage", "critic")}
   tokenizer = config.prompting.tokenizer or trained.prompting.tokenizer
   model = fields.replaced(trained.model, {"path": path})
   return fields.replaced(config, arrays | {"model": model, "prompting.tokenizer": tokenizer})
-
-
-def _restored(player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
-  """The policy's trained parameters of a run's checkpoint."""
-  config = player.settings
-  checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
-  try:
-    # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
-    host = checkpoints.host(step)
-    lora.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
-    # The run's own settings fit together: its warm-up may be longer than the run of this config.
-    trained = settings.of(config_lib.of_run(run.parent))
-    objective = dict(rl="policy", sft="sft")[config_lib.kind_of(run.parent)]  # SFT's state has no critic
-    how = learner_settings.from_config(trained, objective=objective), learner_settings.optimizer_from_config(trained)
-    learner = learner_lib.Learner(player.model, *how, mesh=player.mesh)
-    state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
-  finally:
-    checkpoints.close()
-  return learner.policy(state.params)

@@ -48,8 +48,6 @@ def evaluate(
       `model/`, else its newest checkpoint), or one step of a run, RUN/checkpoints/40. None: the model of
       config.endpoint answers.
     data: questions, as in config.data.train; config.data.max_examples limits them.
-    out: the folder of the results.
-    sample: sample the answers.
     seeds: number of answers to each question, with different random numbers. Seed 0 answers as `sample` does. With
       several seeds, the results are in `out`/seed_0 and so on, and out/metrics.json has means and deviations.
     chosen_by: the metric by which `best` chose the checkpoint, stored with the score.

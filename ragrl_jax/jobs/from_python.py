@@ -104,7 +104,6 @@ def trained(
   """Trains with held-out questions, a progress bar and each warning once, and writes the run's page.
 
   Args:
-    prepared: what the run consists of.
     workdir, on_step: as in `train`.
     **options: as in jobs/train.py.
   """
@@ -180,7 +179,6 @@ def evaluate(
   Args:
     checkpoint: a run, its folder, one of its steps or a model; None: the model of config.endpoint.
     questions: as in `train`.
-    out: the folder of the results.
     config: as in `train`; None: the settings of the checkpoint's run.
     settings: as in `train`.
     **options: `sample`, `seeds`, `chosen_by`, `progress`, as in jobs/evaluate.py.

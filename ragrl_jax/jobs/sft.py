@@ -322,7 +322,6 @@ def batches(
     batch: transcripts per step, in as many blocks as needed. The last step of an epoch has the remaining ones. 0: as
       many as nearly always fit into one block.
     rows, lengths: sizes of the blocks, see `packing.pack_items`.
-    seed: seed of the run.
   """
   mean = np.mean([len(ids) for ids, _ in transcripts])
   size = batch or max(1, int(FILL * rows * max(lengths) / mean))  # transcripts per step

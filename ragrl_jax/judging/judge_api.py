@@ -31,9 +31,6 @@ class Pace:
 
 class Judge(Protocol):
   """Judges whether a premise supports a claim. Several threads may call `judge` at the same time.
-
-  Attributes:
-    pace: limits for the calls.
   """
 
   pace: Pace

@@ -25,7 +25,6 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   """Operations of one forward pass; a multiply-add counts as two.
 
   Args:
-    config: a DecoderConfig.
     tokens: tokens without padding.
     pairs: (query, key) pairs of attention: n (n + 1) / 2 for a causal sequence of n tokens. Layers with a window are
       counted as if they had none.

@@ -38,7 +38,6 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
   have two axes and the final norm one.
 
   Args:
-    settings: settings for the model.
     head: settings for a value head in the same tree. Its gradient is clipped separately.
   """
   transform = _chain(settings)
@@ -80,7 +79,8 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 def kinds(params: Any) -> Any:
   """ "muon" for the layers' matrices, "adamw" for all other parameters, as adapters and delta layers."""
   # LoRA's factors are in the layers too, but Muon is for whole matrices, so AdamW updates the factors.
-  return _labels(params, lambda name, x: "muon" if _is_hidden_matrix(name, x) and "_lora_" not in name else "adamw")
+  hidden = lambda name, x: "layers" in name and x.ndim in (3, 4) and "_lora_" not in name
+  return _labels(params, lambda name, x: "muon" if hidden(name, x) else "adamw")
 
 
 def decayed(params: Any) -> Any:
@@ -96,7 +96,3 @@ def _labels(params: Any, label: Callable[[str, Any], Any]) -> Any:
 def _width_scale(x: Any) -> float:
   """Muon's factor for a matrix [.., in, out] with out > in: sqrt(out / in), at least 1 (Jordan et al. 2024)."""
   return max(1.0, x.shape[-1] / x.shape[-2]) ** 0.5
-
-
-def _is_hidden_matrix(name: str, x: Any) -> bool:
-  return "layers" in name and x.ndim in (3, 4)

@@ -34,7 +34,6 @@ class OptimizerSettings(Optimizer):
   total_steps: int = run_settings.Settings.steps
 
   def rules(self) -> run_settings.Rules:
-    """See `Checked.rules`."""
     yield from super().rules()
     yield (
       self.warmup_steps <= self.total_steps,
@@ -91,7 +90,6 @@ class Settings(Loss):
   max_nonfinite: int = Learner.max_nonfinite
 
   def rules(self) -> run_settings.Rules:
-    """See `Checked.rules`."""
     yield from super().rules()
     yield (self.objective in OBJECTIVES, f"objective={self.objective!r}: it must be one of {', '.join(OBJECTIVES)}.")
     yield (

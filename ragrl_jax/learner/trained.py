@@ -60,8 +60,6 @@ class Trained:
       model: has the methods that `objective` calls; of ShapeDtypeStructs if programs are only compiled (on a mesh).
       trainable: an nnx filter.
       mesh: devices that share rows and parameters; None: one device.
-      names: names of the objective's metrics.
-      kl_coef: the state's initial value.
     """
     self.optimizer, self.mesh = optimizer, mesh
     # Only `params` have gradients and moments; `frozen` have none, which makes LoRA cheap.
@@ -83,7 +81,8 @@ class Trained:
 
     def accumulate_all(grads, sums, params, frozen, blocks, count, *inputs):
       stacked = jax.tree.map(lambda *found: jnp.stack(found), *blocks)
-      more = lambda i, so_far: step.accumulate_in_place(*so_far, loss, params, frozen, _at(stacked, i), *inputs)
+      at = lambda i: jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), stacked)
+      more = lambda i, so_far: step.accumulate_in_place(*so_far, loss, params, frozen, at(i), *inputs)
       return jax.lax.fori_loop(0, count, more, (grads, sums))
 
     def apply(state, grads, sums, rate=None):
@@ -182,10 +181,6 @@ def _of_one_shape(blocks: Sequence[Batch], most: int) -> Iterator[list[Batch]]:
   for _, found in itertools.groupby(blocks, lambda block: [x.shape for x in jax.tree.leaves(block)]):
     same = list(found)
     yield from (same[at : at + most] for at in range(0, len(same), most))
-
-
-def _at(tree: Any, i: jax.Array) -> Any:
-  return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
 
 
 def _bound(tree: Any) -> Any:

@@ -12,6 +12,7 @@ attends to a key of the other.
 """
 
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ def _mask(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool):
   if not shared:
     ids = splash_attention.SegmentIds(queries.segment_ids, keys.segment_ids)
     if queries.windows is None:
-      return ids, queries.index if causal else None, _earlier if causal else None
+      return ids, queries.index if causal else None, operator.ge if causal else None
     return ids, _nearest(queries) * HALF + queries.index, _from_first(keys.index.shape[1])
   # Of queries: 2 · prefix, and 1 more if the prefix is another segment.
   own = lambda x: 2 * x.prefix_ids + (x.others != 0).astype(jnp.int32)
@@ -89,10 +90,6 @@ def _nearest(queries: Tokens) -> jax.Array:
   """The index of the first key that each query attends to, in its segment and its window."""
   back = queries.windows.positions - queries.windows.least
   return jnp.maximum(queries.first, queries.index - back)
-
-
-def _earlier(number, key):
-  return number >= key
 
 
 @functools.cache  # the kernel is compiled separately for each function

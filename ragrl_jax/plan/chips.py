@@ -15,7 +15,6 @@ class Chip:
     bandwidth: bytes per second of that memory.
     interconnect: bytes per second that the chip sends over all its links to neighbours (ICI, NVLink).
     network: bytes per second of a chip's share of the data centre's network. It connects slices, or hosts of GPUs.
-    memory: total bytes of memory.
     links: names of the interconnect and of the network.
   """
 

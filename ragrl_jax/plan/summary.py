@@ -97,7 +97,6 @@ class Report:
   Attributes:
     topology, slices: the topology of a slice, and the number of slices. For GPUs the topology has all of them.
     resident: bytes that stay on a chip for the whole run, by name.
-    rows: cache rows per engine.
     tokens: assumed number of tokens of a step's episodes.
     together: whether the engine samples while the learner works (config.rollout.ahead). Then both need memory.
     span: hosts per engine.

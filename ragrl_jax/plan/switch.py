@@ -20,7 +20,6 @@ def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sha
   """The programs of all leaves as one: the largest temporaries, and the sum of bytes sent.
 
   Args:
-    rollout: config.rollout.
     mesh: the learner's mesh.
     here: the engine's mesh; `mesh` itself on one host.
 

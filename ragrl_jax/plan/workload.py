@@ -155,7 +155,6 @@ def train_bytes(
     tokens: tokens of the block on one chip.
     width: bytes per number in the matmuls' dtype.
     remat: whether the backward pass recomputes layers.
-    parameters: number of the trained parameters.
   """
   c, passes, tensor = shape, 3 + remat, axes["tensor"]
   weights = c.num_layers * memory.layer_matrices(c) / tensor * width * passes

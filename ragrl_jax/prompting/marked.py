@@ -24,11 +24,9 @@ class MarkedTokenizer(Tokenizer):
     self.control_names = {**base.control_names, **{mark: f"<{role}>" for mark, role in self._roles.items()}}
 
   def encode(self, text: str) -> list[int]:
-    """See `prompting.tokenizer.Tokenizer`."""
     return self._base.encode(text)
 
   def token_bytes(self, token: int) -> bytes:
-    """See `prompting.tokenizer.Tokenizer`."""
     return b"" if token in self._roles else self._base.token_bytes(token)
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

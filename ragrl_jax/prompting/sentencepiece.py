@@ -62,11 +62,9 @@ class SentencePieceTokenizer(Tokenizer):
     return piece.replace(SPACE, " ").encode()
 
   def encode(self, text: str) -> list[int]:
-    """See `prompting.tokenizer.Tokenizer`."""
     return self._pieces.encode(well_formed(text))
 
   def token_bytes(self, token: int) -> bytes:
-    """See `prompting.tokenizer.Tokenizer`."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
 

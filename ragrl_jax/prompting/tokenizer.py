@@ -119,9 +119,7 @@ class ByteTokenizer(Tokenizer):
   control_names = {256: "<eos>", 257: "<pad>"}
 
   def encode(self, text: str) -> list[int]:
-    """See `Tokenizer`."""
     return list(well_formed(text).encode())
 
   def token_bytes(self, token: int) -> bytes:
-    """See `Tokenizer`."""
     return bytes([token]) if 0 <= token < 256 else b""

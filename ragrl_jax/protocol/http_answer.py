@@ -17,7 +17,6 @@ class Refused(Exception):
   """A refused request.
 
   Args:
-    status: the HTTP status.
     message: the error, and what to change.
     header: one header of the response; None: the usual one of the status, if any.
     param, code: fields of OpenAI's error object.

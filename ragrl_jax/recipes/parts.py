@@ -118,7 +118,6 @@ class AnswerReward:
   """Scores one episode by its last answer alone: for agents and untrained baselines.
 
   Attributes:
-    parser: reads the model's text.
     kind: "em"; "f1"; or "judge": the judge decides about answers that equal no gold.
   """
 

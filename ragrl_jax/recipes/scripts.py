@@ -27,7 +27,6 @@ class Fact:
 
   Attributes:
     number: number of its passage, from 1: in the prompt, or among the results of a search.
-    title: the passage's title.
     sentence: as the passage shows it, word for word.
     golds: what the sentence says of the answer: the golds, or the answer to a step of the decomposition; () if unknown.
     question: the step's question, or the whole one.

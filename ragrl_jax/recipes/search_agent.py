@@ -137,7 +137,6 @@ async def play_turns(
     read: (name, text) of another action → (query, passages), or None for an invalid one.
     notice: the environment's text after a turn without a valid action.
     switches: the recipe's, with `max_searches` and `max_passage_tokens`.
-    tokenizer: the policy's.
   """
   for turn in range(switches.max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
     reply = await say(conversation, parser.stops)

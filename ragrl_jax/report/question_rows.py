@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import scipy  # loads scipy.stats, which takes half a second, at its first use
 
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.store import jsonl
@@ -105,13 +104,8 @@ def _part(group: str, name: str, questions: Sequence[tuple[Row, ...]]) -> dict[s
     "lost": worse,
     "right": int((right[0] & right[1]).sum()),
     "wrong": int((~right[0] & ~right[1]).sum()),
-    "p": _sign_test(better, worse),
+    "p": stats.paired_permutation(*right)[1],
   }
-
-
-def _sign_test(better: int, worse: int) -> float:
-  """The exact p-value of the paired permutation test of scores of 0 and 1, which is McNemar's test."""
-  return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 class _Names(dict):

@@ -35,9 +35,6 @@ class Retriever(Protocol):
 
 class Encoder(Protocol):
   """Texts → vectors. The inner product of a query's and a passage's vector ranks the passage.
-
-  Attributes:
-    dim: length of a vector.
   """
 
   dim: int

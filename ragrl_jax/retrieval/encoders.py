@@ -208,7 +208,6 @@ class HashingEncoder:
     """
     Args:
       frequencies: word → number of passages that contain it.
-      rows: number of passages.
       mean_length: mean number of words in a passage; a title's word counts `title_weight` times.
       dim: length of a vector, a multiple of 16.
       seed: seed of the words' codes, from 0 to 2^64 - 1.

@@ -25,7 +25,8 @@ from ragrl_jax.chat.client import daemon
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.cards import read_card
 from ragrl_jax.retrieval.remote import RemoteRetriever
-from ragrl_jax.settings import DTYPES, stored_paths
+from ragrl_jax.settings import DTYPES, fields, stored_paths
+from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Passage
 
 FUSIONS = ("rrf", "weighted")
@@ -33,34 +34,33 @@ SCORING = ("kind", "encoder", "dtype", "k1", "b", "words")  # entries of a descr
 Key = tuple[str, str, str]  # id, title and text
 
 
-def _number(value: Any) -> bool:
-  return type(value) in (int, float) and -math.inf < value < math.inf
+@dataclasses.dataclass(frozen=True)
+class Fusion(fields.Checked):
+  """How rankings are fused, see `Fused`."""
+
+  fusion: str = setting("rrf", choices=FUSIONS)
+  weights: tuple[float, ...] | None = None
+  depth: int = setting(100, least=1)
+  rrf_k: float = setting(60.0, least=0)
+
+  def rules(self) -> fields.Rules:
+    fits = lambda weight: type(weight) in (int, float) and 0 < weight < math.inf
+    numbers = self.weights is None or isinstance(self.weights, tuple) and all(map(fits, self.weights))
+    yield numbers, self.refusal("weights", self.weights, "numbers above 0, one per index")
 
 
-# Entries of a file and of its "rerank": name → (test of the value, what it must be). null means the same as missing
-# where the default is None.
-_TEXT = lambda value: isinstance(value, str), "a text"
-_COUNT = lambda value: type(value) is int and value >= 1, "a whole number of at least 1"
-ENTRIES = {
-  "indexes": (
-    lambda value: isinstance(value, list) and value and all(isinstance(text, str) for text in value),
-    "a list of the folders or addresses of at least one index",
-  ),
-  "fusion": (lambda value: value in FUSIONS, f"one of {', '.join(FUSIONS)}"),
-  "weights": (lambda value: isinstance(value, list) and all(map(_number, value)), "a list of numbers, one per index"),
-  "depth": _COUNT,
-  "rrf_k": (_number, "a number"),
-  "rerank": (lambda value: isinstance(value, dict), "an object with a kind and the path of a model"),
-}
-RERANK = {
-  "kind": _TEXT,
-  "path": _TEXT,
-  "depth": _COUNT,
-  "title_separator": _TEXT,
-  "max_tokens": _COUNT,
-  "dtype": (lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}"),
-  "batch": _COUNT,
-}
+@dataclasses.dataclass(frozen=True)
+class Rerank(fields.Checked):
+  """The model that reranks. None: as `models.scorers.load_scorer` has it."""
+
+  WHERE = "rerank."
+  kind: str = setting(dataclasses.MISSING)
+  path: str = setting(dataclasses.MISSING)
+  depth: int = setting(50, least=1)
+  title_separator: str | None = None
+  max_tokens: int | None = setting(None, least=1)
+  dtype: str | None = setting(None, choices=DTYPES)
+  batch: int | None = setting(None, least=1)
 
 
 class Scorer(Protocol):
@@ -129,24 +129,13 @@ class Fused(_Around):
     ValueError: a bad setting.
   """
 
-  def __init__(
-    self,
-    parts: Sequence[api.Retriever],
-    *,
-    fusion: str = "rrf",
-    weights: Sequence[float] | None = None,
-    depth: int = 100,
-    rrf_k: float = 60.0,
-  ):
-    weights = [1.0] * len(parts) if weights is None else [float(weight) for weight in weights]
-    if fusion not in FUSIONS:
-      raise ValueError(f"fusion={fusion!r}: it must be one of {', '.join(FUSIONS)}.")
-    if not parts or len(weights) != len(parts) or min(weights) <= 0:
-      raise ValueError(f"weights={weights}: there must be {len(parts)} weights, one per index, all above 0.")
-    if depth < 1 or rrf_k < 0:
-      raise ValueError(f"depth={depth}, rrf_k={rrf_k}: depth must be at least 1, and rrf_k not negative.")
+  def __init__(self, parts: Sequence[api.Retriever], **settings: Any):
+    how = fields.build(Fusion, settings, "fusion")
+    self._weights = [1.0] * len(parts) if how.weights is None else [float(weight) for weight in how.weights]
+    if not parts or len(self._weights) != len(parts):
+      raise ValueError(f"weights={self._weights}: there must be {len(parts)} weights, one per index.")
     super().__init__(parts)
-    self._fusion, self._weights, self._depth, self._rrf_k = fusion, weights, depth, rrf_k
+    self._fusion, self._depth, self._rrf_k = how.fusion, how.depth, how.rrf_k
     self._checksums = [_checksum(part) for part in parts]
 
   def describe(self) -> dict[str, Any]:
@@ -250,24 +239,25 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
     ValueError: the file has an unknown, missing or wrong entry, or an index or a scorer cannot be loaded.
   """
   path = pathlib.Path(path)
-  card = read_card(path, dict(indexes=object))
-  _check(path, card, ENTRIES)
+  card = read_card(path, dict(indexes=list))
   names, again = card.pop("indexes"), card.pop("rerank", None)
-  if again is not None:
-    _check(path, again, RERANK, "rerank.")
+  try:
+    fields.build(Fusion, card, "fusion")
+    rerank = None if again is None else _rerank(again)
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from None
+  if not names or not all(isinstance(name, str) for name in names):
+    must = "a list of the folders or addresses of at least one index"
+    raise ValueError(f"{path}: indexes={names!r:.80}: it must be {must}.")
   _refuse_circles(path, ())
   parts = [open_index(_beside(path, name), **settings) for name in names]
   result = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
-  if again is None:
+  if rerank is None:
     return result
   from ragrl_jax.models import hub, scorers  # imported here, since only this needs JAX and the models
 
-  options = dict(again)
-  if missing := [name for name in ("kind", "path") if name not in options]:
-    raise ValueError(
-      f"{path}: rerank.{missing[0]} is missing: give a kind ({', '.join(scorers.KINDS)}) and the path of a model."
-    )
-  where, kind, depth = options.pop("path"), options.pop("kind"), options.pop("depth", 50)
+  options = {name: value for name, value in vars(rerank).items() if value is not None}
+  where, kind, depth = options.pop("path"), options.pop("kind"), options.pop("depth")
   folder = path.parent / where
   if hub.is_name(where) and not folder.is_dir():
     if not hub.parts(where)[1]:
@@ -293,15 +283,10 @@ def _refuse_circles(path: pathlib.Path, within: tuple[pathlib.Path, ...]) -> Non
       _refuse_circles(own_path.parent / name, (*within, own_path))
 
 
-def _check(path: pathlib.Path, entries: Mapping[str, Any], known: Mapping[str, Any], within: str = "") -> None:
-  """Raises ValueError for an entry that is not known, or whose value does not fit."""
-  if unknown := sorted(entries.keys() - known.keys()):
-    names = ", ".join(within + name for name in unknown)
-    raise ValueError(f"{path}: unknown entries {names}: use only {', '.join(known)}.")
-  for name, value in entries.items():
-    fits, words = known[name]
-    if not fits(value) and not (value is None and name in ("weights", "rerank", "batch")):
-      raise ValueError(f"{path}: {within}{name}={value!r:.80}: it must be {words}.")
+def _rerank(entries: Any) -> Rerank:
+  if not isinstance(entries, dict) or not {"kind", "path"} <= entries.keys():
+    raise ValueError(f"rerank={entries!r:.80}: it must be an object with a kind and the path of a model.")
+  return fields.build(Rerank, entries, "rerank")
 
 
 class ShardedRetriever(_Around):

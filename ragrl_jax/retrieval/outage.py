@@ -67,7 +67,6 @@ class Calls:
   ):
     """
     Args:
-      answers: whether the server answers now.
       timeout_s: seconds for one call, from connecting to the last byte.
       deadline_s: seconds for all calls of one search, pauses included; by default timeout_s * (retries + 1).
       wait_s: seconds that searches wait for the end of an outage (no connection, no answer in time, status 5xx). A

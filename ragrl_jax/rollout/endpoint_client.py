@@ -32,7 +32,6 @@ class Server:
     context: most tokens of a conversation, counted by the tokenizer.
     limit: name of the request's field for the length of a turn.
     omit: fields that are not sent, of "temperature", "top_p" and "stop". The answer is always cut at stop strings.
-    logprobs: whether to request log-probabilities.
     concurrency: most calls at the same time.
   """
 
@@ -86,9 +85,6 @@ class EndpointClient:
     tokenizer: of the conversations; a MarkedTokenizer for chats.
     stops: all stop strings of the recipe.
     gate: limits the calls of all episodes of a run.
-
-  Attributes:
-    usage: calls and tokens so far.
   """
 
   def __init__(self, server: Server, tokenizer: Any, stops: NamedStops, gate: asyncio.Semaphore):
@@ -172,7 +168,6 @@ def find_end(reply: Completion, accept: Sequence[str], opened: str = "") -> tupl
   server names a token, such as EOS.
 
   Args:
-    reply: the server's answer.
     accept: the stop strings of the request.
     opened: the text before this one in the same turn.
   """

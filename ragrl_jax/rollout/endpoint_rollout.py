@@ -52,7 +52,6 @@ class EndpointRollout(collect.Rollout):
   """A Rollout with a server's model. The fact `usage` of an episode has its calls and tokens.
 
   Args:
-    server: the model.
     tokenizer: of the conversations; a MarkedTokenizer for chats.
     stops: all stop strings of the recipe.
     play, tools, more: as for `collect.Rollout`.

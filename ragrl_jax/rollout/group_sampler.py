@@ -74,11 +74,8 @@ class GroupSampler:
 
   Args:
     rollout: a Rollout: its `session` plays the episodes, `report` has their timings.
-    examples: the questions.
     draw: (cursor, count) → (running number of the prompt, position of its example) for `count` prompts.
     measure: (examples, episodes, step) → the filter's metric of each episode; None if it cannot be scored.
-    prompts_per_step: groups per step.
-    group_size: samples per prompt.
     filter: which groups count.
     max_failed_share: the run stops if a search or an encoder failed in more than this share of a step's episodes.
     max_unjudged_share: the run stops if more than this share of them got no verdict.
@@ -123,7 +120,6 @@ class GroupSampler:
     earlier step comes first, because it was drawn first.
 
     Args:
-      step: number of the step.
       last: the run's last step. When sampling ahead, other steps that are sampled now by their own weights also start
         the next one behind them; `sample_next` finishes it, or `close` ends it.
 

@@ -84,7 +84,6 @@ class MultiHostRollout:
     """All hosts' episodes in the requests' order; also updates `report`.
 
     Args:
-      requests: of all hosts.
       episodes: this host's episodes; None if the first host of its engine plays them.
     """
     own_report = None if episodes is None else dataclasses.asdict(self._rollout.report)

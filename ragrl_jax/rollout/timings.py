@@ -16,7 +16,6 @@ class Timings:
     judge_wait_s: no conversation had tokens to sample, because of judges alone.
     beside_s: no conversation had tokens to sample, and other work was done.
     episodes, failed: number of ended episodes, and of those that a failed tool ended.
-    engine: the engine's counters.
     started: start of the run, by `time.perf_counter`.
   """
 

@@ -114,7 +114,6 @@ class Alarm:
   """A metric that is out of its range.
 
   Attributes:
-    metric: its name.
     since: first of the steps in a row that are out of the range.
     step: the last of them.
     start: see `Detector`.

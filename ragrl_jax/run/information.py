@@ -33,8 +33,6 @@ def gained(
 
   Args:
     items: of the episodes that train, in order.
-    scored: the episodes.
-    tokenizer: the policy's.
     score: sequences → the log-probability of each one's tokens under the mask.
   """
   advantage, trained = config.advantage, [one for one in scored if one.trains]

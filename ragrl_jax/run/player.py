@@ -44,10 +44,8 @@ class Sampler:
   """A model with the engine that samples from it.
 
   Attributes:
-    prepared: what it was made from.
     recipe: the recipe. One whose schedule depends on the run is replaced during it.
     model: the decoder with its initial weights.
-    config: the decoder's config.
     engine: has no weights until `engine.load(params, version)`.
     base: fingerprint of the frozen base of adapters, see `jobs.checkpoints.load`; "" without adapters.
   """

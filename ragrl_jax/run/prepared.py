@@ -36,10 +36,7 @@ class Prepared:
   """The settings and what follows from them alone.
 
   Attributes:
-    settings: all settings.
-    recipe: with its preset and switches.
     tokenizer: of config.prompting, or of the model's folder.
-    shape: the decoder's.
     mesh: the devices of all hosts that share weights and rows; None for one device.
     reward: digest of the user's own reward (`with_reward`); "" for the recipe's.
   """

@@ -35,7 +35,6 @@ def save(
     model, shape: the model to save and its config.
     tokenizer: the run's tokenizer, with the ids that end a reply.
     config: the run's settings, with the folders of model and tokenizer that the run started from.
-    out: the folder.
     dtype: dtype of the stored weights, except of adapters, which are float32; unchanged by default.
     base: fingerprint of the base of adapters, see `lora.save_adapters`.
   """

@@ -238,12 +238,10 @@ class _Tools(EpisodeTools):
     self._tell = tell
 
   async def search(self, query: str, k: int | None = None) -> tuple[structs.Passage, ...]:
-    """See `structs.Tools`."""
     self._tell("searching", query=query)
     return await super().search(query, k)
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """See `structs.Tools`."""
     self._tell("judging", pairs=len(pairs))
     try:
       return await super().judge(pairs, term)

@@ -51,18 +51,18 @@ class Application(Site):
   ):
     self._askers, self._limits, self._waiting = askers, limits, 0
     player = askers[0].player
-    facts = [("Recipe", player.recipe.name), ("Model", _size(player)), ("Searches", _index(player))]
+    shape = player.config
+    size = "–" if shape is None else f"{shape.num_layers} layers of width {shape.d_model}"
+    facts = [("Recipe", player.recipe.name), ("Model", size), ("Searches", _index(player))]
     judged = ask_checkpoint.judged(player.settings)
     facts.append(("Judge", "judges every answer's steps" if judged else "none (config.judge.kind)"))
     names = [asker.name for asker in askers]
     self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest, examples=examples)
 
   def failed(self) -> str:
-    """See `Site`."""
     return "the command failed: its output shows the error."
 
   async def serve(self, scope, receive, answer: Answer) -> None:
-    """See `Site`."""
     http_limits.check(scope, local=True)
     http_limits.check_page(scope["path"], scope["method"], PAGES)
     if scope["path"] == "/":
@@ -126,10 +126,6 @@ async def _answer(asker: ask_checkpoint.Asker, example: Example, samples: int, s
   finally:
     work.cancel()
     await asyncio.wait([work])
-
-
-def _size(player) -> str:
-  return "–" if player.config is None else f"{player.config.num_layers} layers of width {player.config.d_model}"
 
 
 def _index(player) -> str:

@@ -60,7 +60,6 @@ class Application(Site):
 
   Args:
     thread: the engine's thread, started.
-    name: of the model.
     tools: reads tools and calls of requests; None: they are refused.
     reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
       engine's thread while no conversation is open. None: the weights cannot be changed.
@@ -88,11 +87,9 @@ class Application(Site):
     self._gate, self._waiting = Gate(), 0
 
   def failed(self) -> str:
-    """See `Site`."""
     return super().failed() if self._thread.error is None else "the engine has failed: see the server's log."
 
   async def serve(self, scope, receive, answer: Answer) -> None:
-    """See `Site`."""
     http_limits.check(scope, local=self._local, key=self._key)
     page = scope["path"]
     http_limits.check_page("/v1/models" if page.startswith("/v1/models/") else page, scope["method"], PAGES)

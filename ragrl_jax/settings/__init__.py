@@ -50,7 +50,6 @@ class Settings(Section):
   sft: learning.SFT = learning.SFT()
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield from self._judges()
     rollout, advantage, loss = self.rollout, self.advantage, self.loss
     yield (

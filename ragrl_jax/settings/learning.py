@@ -43,7 +43,6 @@ class Advantage(Section, path="advantage"):
   whiten: bool = setting(True, "gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens")
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     changed = [name for name in ("gain_over", "gain_lead") if getattr(self, name) != getattr(type(self), name)]
     yield (
       self.informs or not changed,
@@ -138,7 +137,6 @@ class Teacher(Section, path="loss.teacher"):
     return dict(forward=0.0, reverse=1.0).get(self.kind, self.beta)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     others = [field for field in dataclasses.fields(self) if field.name != "path"]
     changed = [field.name for field in others if getattr(self, field.name) != field.default]
     yield (
@@ -262,7 +260,6 @@ class Loss(Section, path="loss"):
     return self.max_fall is not None or self.max_rise is not None
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.surrogate != "cispo" or self.dual_clip is None,
       f"config.loss.dual_clip={self.dual_clip} with config.loss.surrogate='cispo': its ratio is clipped whatever the "
@@ -319,7 +316,6 @@ class Reward(Section, path="reward"):
   overlong_buffer: int = setting(0, "model tokens before it over which the penalty grows", unit="tokens", least=0)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       not self.overlong_limit or 1 <= self.overlong_buffer <= self.overlong_limit,
       f"config.reward.overlong_buffer={self.overlong_buffer}: it must lie between 1 and overlong_limit="
@@ -367,7 +363,6 @@ class Learner(Section, path="learner"):
   max_nonfinite: int = setting(3, "skipped steps in succession before the run stops", unit="steps", least=1)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     lengths = self.row_lengths
     yield (
       isinstance(lengths, tuple)
@@ -388,7 +383,6 @@ class Mesh(Section, path="mesh"):
   sequence: int = setting(1, "shards of each row's tokens", unit="devices")
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     sizes = dataclasses.asdict(self)
     yield (
       all(size >= 1 or size == -1 for size in sizes.values()) and list(sizes.values()).count(-1) <= 1,
@@ -452,7 +446,6 @@ class SFT(Section, path="sft"):
   max_tokens: int = setting(0, "longer transcripts are cut at the end; 0: no limit", unit="tokens", least=0)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       bool(self.batch) or not self.epochs,
       f"config.sft.epochs={self.epochs} with config.sft.batch=0: the number of steps in an epoch depends on the batch. "

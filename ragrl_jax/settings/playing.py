@@ -33,7 +33,6 @@ class Shape(Section, path="model.shape"):
   more: Mapping[str, Any] = fields.mapping("any other field of models.config.DecoderConfig, by its name", rest=True)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.family in FAMILIES,
       f"config.model.shape.family={self.family!r}: it must be one of {', '.join(FAMILIES)}. A new family is added in "
@@ -51,7 +50,6 @@ class Lora(Section, path="model.lora"):
   path: str = setting("", "PEFT folder or Hugging Face name to start from; it determines rank, alpha and layers")
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.rank >= 0 and self.alpha > 0,
       f"config.model.lora.rank={self.rank}, alpha={self.alpha}: rank must be at least 0 (no adapters), alpha above 0.",
@@ -249,7 +247,6 @@ class Rollout(Section, path="rollout"):
     return structs.Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.rows >= self.lanes,
       f"config.rollout.rows={self.rows} is less than lanes={self.lanes}: every lane decodes a conversation. Raise rows "
@@ -315,7 +312,6 @@ class Endpoint(Section, path="endpoint"):
   output_price: float = setting(0.0, "price of the answers", unit="currency per million tokens", least=0)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     odd = [name for name in self.omitted if name not in ("temperature", "top_p", "stop")]
     yield not odd, f"config.endpoint.omit={self.omit!r}: {odd[:1]} must be temperature, top_p or stop."
     own = {"model", "messages", "prompt", *({"temperature", "stop", self.limit} - {*self.omitted})}

@@ -132,6 +132,20 @@ class Checkpoints:
     state = self._arrays.restore(self.path(wanted) / "state", args=ocp.args.StandardRestore(jax.tree.map(shape, like)))
     return state, self.host(wanted)
 
+  def part(self, like: Any, step: int) -> Any:
+    """The arrays of a step's state that `like` names; no others are read. Arguments and errors as in `restore`.
+
+    Arrays for which `like` has no sharding are put on this process's first device.
+    """
+    folder = self.path(self._sound([self._there(step)])) / "state"
+    self._check_shapes(step, like, whole=False)
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    place = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+    like = jax.tree.map(place, like)
+    how = dict(restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+      return reader.restore(folder, args=ocp.args.PyTreeRestore(item=like, **how))
+
   def older_weights(self, step: int, like: Callable[[], Any]) -> Any:
     """The older weights that the coming step is sampled with; None if it is sampled with the state's.
 
@@ -238,27 +252,17 @@ class Checkpoints:
       if re.fullmatch(rf"\d+(\{UNFINISHED}|\{DELETED}|\.orbax-checkpoint-tmp.*)", path.name):
         shutil.rmtree(path, ignore_errors=True)
 
-  def _check_shapes(self, step: int, like: Any) -> None:
+  def _check_shapes(self, step: int, like: Any, *, whole: bool = True) -> None:
     stored = self._arrays.metadata(self.path(step) / "state").item_metadata.tree
     stored = {_key(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(stored)}
     needed = {_key(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(like)}
-    for name in sorted(stored.keys() | needed.keys()):
+    for name in sorted(stored.keys() | needed.keys() if whole else needed.keys()):
       if stored.get(name) != needed.get(name):
         raise ValueError(
           f"{self.path(step)}: array {name} has shape {stored.get(name, 'none')} in the checkpoint and "
           f"{needed.get(name, 'none')} in this run: config.model, config.optimizer or the trained parameters have "
           "changed. Start with the run's config.json, or in a new workdir."
         )
-
-
-def refuse_damaged(path: str | os.PathLike) -> None:
-  """Checks RUN/checkpoints/STEP for readers that do not use `Checkpoints`.
-
-  Raises:
-    Damaged: its files differ from those that were saved.
-  """
-  if damage := sums.damage(path):
-    raise Damaged(f"{path}: {damage}. Take an older checkpoint.")
 
 
 def _to_disk(path: pathlib.Path) -> None:

@@ -79,7 +79,8 @@ def read_rows(path: str | os.PathLike, columns: Sequence[str] | None = None) -> 
   else:
     for where, row in _json(path, ending):
       if not isinstance(row, dict):
-        raise ValueError(f"{where}: a row must be a JSON object, this is {_called(row)}.")
+        names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+        raise ValueError(f"{where}: a row must be a JSON object, this is {names.get(type(row), 'a number')}.")
       yield where, row
 
 
@@ -186,10 +187,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_unique)
-
-
-def _called(value: Any) -> str:
-  return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
 
 
 def _of_table(path: pathlib.Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -3,6 +3,7 @@ import json
 import time
 
 import pytest
+import reading_world
 from huggingface_hub import constants
 from refusals import refused
 
@@ -26,8 +27,8 @@ def read(path, **options):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_what_is_written_is_read(tmp_path, name):
-  world = synthetic.build(entities=60, held_out=8, years=True)
-  asked = synthetic.questions(world, 12, mix={1: 1, 2: 1, "yes_no": 1, "comparison": 1}, passages=5)
+  world = reading_world.build(entities=60, held_out=8, years=True)
+  asked = reading_world.questions(world, 12, mix={1: 1, 2: 1, "yes_no": 1, "comparison": 1}, passages=5)
   asked += synthetic.questions(world, 3, seed=1)
   writers.write_examples(tmp_path / "deep" / name, asked)
   assert read(tmp_path / "deep" / name) == asked

@@ -6,17 +6,17 @@ import functools
 import random
 
 import pytest
+import reading_world
 from papers import players
 
 from ragrl_jax import recipes
-from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.search_r1.recipe import demonstrate
 from ragrl_jax.recipes.steps import steps
 from ragrl_jax.structs import Episode
 from ragrl_jax.testing import scripted
 
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
-ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
+WORLD = reading_world.build(seed=2, entities=200, held_out=20, years=True)
+ASKED = reading_world.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
 CHAINS = [example for example in ASKED if example.meta["type"] == "bridge"]
 recipe, arena, care, veritas = map(recipes.get, ("search_r1", "arena", "care", "veritas"))
 
@@ -67,7 +67,7 @@ def test_stops_after_an_earlier_hop():
 
 
 def test_the_planted_share():
-  asked = synthetic.questions(WORLD, 400, mix={2: 1})
+  asked = reading_world.questions(WORLD, 400, mix={2: 1})
   draw = random.Random(1)
   counts = collections.Counter(len(demonstrate(example, look_up, draw)) for example in asked)
   # 65 % of 400 stop after one search (3 turns): 260, standard deviation 9.5
@@ -183,11 +183,11 @@ def test_thinking_that_stops():
 
 @pytest.mark.parametrize("kind", [None, "check", "repeat", "ask", "guess"])
 def test_searching_if_it_pays_with_and_without_faults(kind):
-  world = synthetic.build(seed=2, entities=200, held_out=20, memorised=0.5)
+  world = reading_world.build(seed=2, entities=200, held_out=20, memorised=0.5)
   recipe = recipes.get("when_to_search", "exact,ngrams")
   live = recipes.get("when_to_search", "exact,ngrams", max_passage_tokens=None)
   found, searches = functools.partial(look_up, world=world), 0
-  for example in synthetic.questions(world, 40, mix={1: 1, 2: 1, 3: 1}):
+  for example in reading_world.questions(world, 40, mix={1: 1, 2: 1, 3: 1}):
     how = dict(fault=float(kind is not None), kinds=(kind or "check",))
     turns = players.play_when_to_search(example, found, random.Random(0), **how)
     made = Episode.from_text(recipe, example, turns)

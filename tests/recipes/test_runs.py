@@ -3,9 +3,10 @@
 import math
 
 import pytest
+import reading_world
 import tiny_world
 
-from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import train
 
 
@@ -47,8 +48,8 @@ def test_two_steps_with_passages_at_hand_and_a_judge(world, tmp_path):
   config.switches.instructions = "none"
   config.rollout.update(dict(context=512, prefill=64))
   config.learner.row_lengths = (512,)
-  made = synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12))
-  asked = synthetic.questions(made, 6, passages=3, distinct=False)
+  made = reading_world.build(reading_world.Settings(seed=0, entities=24, held_out=12, syllables=12))
+  asked = reading_world.questions(made, 6, passages=3, distinct=False)
   writers.write_examples(tmp_path / "asked.jsonl", asked)
   config.data.train = config.data.evaluate = str(tmp_path / "asked.jsonl")
   rows = list(train.train(config, tmp_path / "run"))

@@ -156,18 +156,18 @@ CROSS = dict(kind="cross-encoder", path=".")
 
 @pytest.mark.parametrize("change, says", [
   (dict(indexes=[]), "at least one index"), (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
-  (dict(k=3), "unknown entries k"), (dict(depth=True), "depth=True: it must be"), (dict(depth=0), "depth=0"),
-  (dict(depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
-  (dict(fusion="sum"), "fusion='sum'"), (dict(fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
+  (dict(k=3), "fusion.k: there is no such setting"), (dict(depth=True), "depth=True: it must be"), (dict(depth=0), "depth=0"),
+  (dict(depth="10"), "wrong.json: depth='10': it must be a whole number"),
+  (dict(fusion="sum"), "fusion='sum'"), (dict(fusion=["rrf"]), "fusion=.'rrf',.: it must be 'rrf' or 'weighted'"),
   (dict(weights=[1]), "there must be 2 weights"), (dict(weights=[1, 0]), "above 0"),
-  (dict(weights=2), "weights=2: it must be a list of numbers"), (dict(rrf_k=None), "rrf_k=None: it must be a number"),
-  (dict(weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
+  (dict(weights=2), "weights=2: it must be numbers"), (dict(rrf_k=None), "rrf_k=None: it must be a finite number"),
+  (dict(weights=["2"]), "weights=.'2',.: it must be numbers"),
   (dict(rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
   (dict(rerank=CROSS | dict(path=1)), "rerank.path=1: it must be a text"),
-  (dict(rerank=CROSS | dict(deep=1)), "unknown entries rerank.deep"),
+  (dict(rerank=CROSS | dict(deep=1)), "rerank.deep: there is no such setting"),
   (dict(rerank=CROSS | dict(batch="4")), "rerank.batch='4'"),
   (dict(rerank=CROSS | dict(dtype="float33")), "rerank.dtype='float33'"),
-  (dict(rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
+  (dict(rerank=dict(kind="cross-encoder")), "a kind and the path of a model"),
   (dict(rerank=CROSS | dict(kind="bi-encoder")), "config.json|it must be one of cross-encoder"),
 ])  # fmt: skip
 def test_files_with_mistakes(folder, change, says):

@@ -149,7 +149,8 @@ def flip(path):
 
 
 def test_any_damage_to_any_file_is_detected(tmp_path):
-  checkpoint.Checkpoints(tmp_path, keep=1).save(1, state(), HOST)
+  stored = checkpoint.Checkpoints(tmp_path, keep=1)
+  stored.save(1, state(), HOST)
   folder = tmp_path / "1"
   files = [path for path in folder.rglob("*") if path.is_file() and path.name != sums.FILE]
   assert len(files) > 8 and sums.damage(folder) == ""
@@ -160,7 +161,7 @@ def test_any_damage_to_any_file_is_detected(tmp_path):
       harm(path)
       found = sums.damage(folder)
       assert name in found, (name, found)
-      refused(name, checkpoint.refuse_damaged, folder, error=checkpoint.Damaged)
+      refused(name, stored.part, {}, 1, error=checkpoint.Damaged)
       path.write_bytes(whole)
   whole = (folder / sums.FILE).read_bytes()
   for content in (b"", whole[:-1].rpartition(b"\n")[0], whole.replace(b"  state", b" state"), b"\xff" + whole):

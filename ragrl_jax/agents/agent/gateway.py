@@ -83,11 +83,9 @@ class Gateway(Site):
   # ---- requests, on the server's thread ------------------------------------------------------------------------------
 
   def failed(self) -> str:
-    """See `Site`."""
     return "internal error of the run: its log has the reason."
 
   async def serve(self, scope, receive, answer: Answer) -> None:
-    """See `Site`."""
     http_limits.check(scope, local=True)
     _, key, *rest = scope["path"].split("/", 3)
     page = "/".join(rest).removeprefix("v1/")

@@ -73,7 +73,6 @@ class Switches(recipe_lib.Switches):
   stops: str = setting("", "the stop strings that requests may use, separated by |")
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     must = f"{', '.join(KINDS)} or FILE.py:FUNCTION"
     yield self.reward in KINDS or ":" in self.reward, self.refusal("reward", self.reward, must)
 

@@ -59,13 +59,11 @@ class Session:
   """The requests of one episode. All methods must be called on the episode's event loop.
 
   Args:
-    policy, tools: those of the episode.
     reading: the `Reading` of the policy's tokenizer.
     max_requests: most replies of the episode.
     split: True: a request that continues no conversation begins a new one. False: it is refused, and the episode fails.
 
   Attributes:
-    loop: the episode's event loop.
     ended: "budget" if a request was refused because the context was full, "requests" if because of `max_requests`.
     failure: the reason why the episode cannot be trained on; empty if there is none.
     crashed: an error of this library, which must end the run.

@@ -65,7 +65,6 @@ class Switches(recipe_lib.Switches):
   at_once: int = setting(64, "most that run at the same time, in this process", unit="calls", least=1)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.search or bool(self.tools.strip() or self.mcp.strip()),
       "there is no tool: set config.switches.search, tools or mcp.",

@@ -100,7 +100,6 @@ def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
 
   Args:
     value: the model's value, as `json.loads` returns it.
-    schema: a JSON schema.
     where: a name for the value, for the message.
 
   Returns:

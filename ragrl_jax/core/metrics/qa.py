@@ -30,7 +30,6 @@ def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") 
   The published scripts count any two of them as a match.
 
   Args:
-    prediction: the answer.
     golds: right answers, any of them; a single string is one gold.
     style: see `normalize`.
 

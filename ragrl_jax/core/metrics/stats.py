@@ -256,7 +256,6 @@ def bootstrap_interval(values: Values, *, seed: int, resamples: int = RESAMPLES)
   Args:
     values: one score per item, for example 0 or 1.
     seed: seed of the resampling; the same seed gives the same interval.
-    resamples: number of resamples.
 
   Raises:
     ValueError: no values, or one that is not finite.
@@ -305,8 +304,6 @@ def seeds_interval(x: Values, y: Values, *, seed: int, resamples: int = RESAMPLE
   Args:
     x: scores [runs, questions].
     y: the other arm's, [its runs, the same questions].
-    seed: seed of the draws.
-    resamples: number of resamples.
 
   Raises:
     ValueError: no two tables of the same questions.
@@ -338,8 +335,6 @@ def resampled_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarra
 
   Args:
     rows: [n] scores, or [n, runs] with one score per run, which are drawn as a whole; n at least 1.
-    resamples: number of resamples.
-    seed: of the draws.
   """
   size = len(rows)
   if size == 1:
@@ -368,8 +363,6 @@ def signed_sums(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
 
   Args:
     values: [n], n at least 1.
-    resamples: number of sums.
-    seed: of the draws.
   """
   size, sums = values.size, []
   octets = scipy.stats.randint(0, 256)

@@ -29,11 +29,9 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
   decides: "what's" is a question word, "Dickinson's" is not. Full-width characters count as normal ones.
 
   Args:
-    query: the query.
     titles: names of at least two words. A word of the query that belongs to one of them, as in "Who Framed Roger Rabbit
       director", is neither a question word nor a function word. Wikipedia's qualifier at a title's end, as in "(2000
       film)", may be missing.
-    max_words, max_share: see above.
 
   Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
   """

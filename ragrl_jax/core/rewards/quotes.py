@@ -43,7 +43,6 @@ def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
 
   Args:
     quote: the text; one of fewer than `least` words is in no context.
-    contexts: the texts to search.
     least: smallest number of `words`.
 
   Example: "tower stands in" is in "The tower stands in Paris." with least=3, "ower stands in Paris" is not.
@@ -76,8 +75,6 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
   The window with the largest bound is tried first.
 
   Args:
-    quote: the text.
-    context: the text to search.
     threshold: smallest ratio, above 0.
 
   Source: the reward of CARE's code; benchmarks/quotes.py compares the two.

@@ -31,7 +31,7 @@ def rendered(template: str, paper: Paper, filled: Sequence[Filled]) -> str:
   loader, is_html = jinja2.PackageLoader("ragrl_jax.evaluation.tables", "."), template.endswith(".html.jinja")
   spaces = dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
   environment = jinja2.Environment(loader=loader, autoescape=is_html, **spaces)
-  environment.filters |= dict(pipe=_pipe, code=_code, tex=_tex)
+  environment.filters |= dict(pipe=_pipe, code=_code, tex=lambda text: text.translate(_TEX))
   blocks = [(one.table, *grid(one), notes_of(paper, one)) for one in filled]
   return environment.get_template(template).render(paper=paper, blocks=blocks, commands=COMMANDS)
 
@@ -176,7 +176,4 @@ def _code(text: str) -> str:
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "→": r"$\rightarrow$"}
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"<": "$<$", ">": "$>$", "–": "--", "†": r"$\dagger$"}
-
-
-def _tex(text: str) -> str:
-  return text.translate(str.maketrans(_TEX))
+_TEX = str.maketrans(_TEX)

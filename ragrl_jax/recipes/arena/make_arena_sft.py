@@ -9,11 +9,9 @@ second call asks only for missing ones. The API key is read from the environment
 """
 
 import functools
-import os
 
 from absl import app, flags
 
-from ragrl_jax.chat import client
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes import scripts
@@ -44,8 +42,8 @@ def main():
     writers.write_examples(OUT.value, examples, turns=scripts.answer_directly(examples))
     print(OUT.value)
     return
-  model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
-  kept, counts = generation.ask(make, examples, client.CachedClient(model, ANSWERS.value, sampling=sampling))
+  backbone = generation.model(URL.value, MODEL.value, "BACKBONE_KEY", ANSWERS.value, **sampling)
+  kept, counts = generation.ask(make, examples, backbone)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   generation.report(counts, OUT.value)

@@ -8,11 +8,9 @@ call asks only for missing ones. The API keys are read from the environment vari
 """
 
 import functools
-import os
 
 from absl import flags
 
-from ragrl_jax.chat import client as client_lib
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
@@ -40,20 +38,14 @@ INSERTER_URL = flags.DEFINE_string(
 INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model at its endpoint.", required=True)
 
 
-def model(endpoint: str, name: str, key_variable: str) -> client_lib.CachedClient:
-  """A model at an endpoint. Its answers are cached in --answers, and its key is in the environment variable."""
-  client = client_lib.Client(endpoint, name, key=os.environ.get(key_variable, ""))
-  sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
-  return client_lib.CachedClient(client, ANSWERS.value, sampling=sampling)
-
-
 def main():
   """Runs `ragrl make-care-sft`."""
   words = generate.wordings(REASONER_WORDING.value, INSERTER_WORDING.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
-  reasoner = model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY")
-  inserter = model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY")
+  how = dict(answers=ANSWERS.value, temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
+  reasoner = generation.model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY", **how)
+  inserter = generation.model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY", **how)
   make = functools.partial(generate.transcripts, words=words)
   kept, counts = generation.ask(make, examples, reasoner, inserter)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])

@@ -159,7 +159,6 @@ class Judge:
   Args:
     passages: as they were shown.
     question: its words are no source of evidence.
-    golds: right answers.
   """
 
   def __init__(self, passages: tuple[Passage, ...], question: str, golds: Sequence[str]):

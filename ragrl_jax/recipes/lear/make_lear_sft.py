@@ -14,12 +14,10 @@ passages (string_inclusion or lexical_overlap). In all three, --index retrieves 
 """
 
 import functools
-import os
 import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.chat import client
 from ragrl_jax.cli import commands, generation, index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
@@ -53,7 +51,9 @@ def main():
   names = ["filter"] if ORACLE.value else sft_data.ARMS if URL.value else ["answerable"]
   files = [out / f"{name}.jsonl.gz" for name in names]
   writers.refuse_inputs(files, readers.named(DATA.value))
-  teacher = _teacher() if URL.value else None  # refuses an invalid one before passages are searched
+  teacher = None
+  if URL.value:  # refuses an invalid one before passages are searched
+    teacher = generation.model(URL.value, MODEL.value, "TEACHER_KEY", ANSWERS.value, max_tokens=MAX_TOKENS.value)
   examples = index_flags.with_passages(list(readers.read_examples(DATA.value)))
   if ORACLE.value:
     made = sft_data.demonstrate_filter(examples, ORACLE.value)
@@ -71,8 +71,3 @@ def main():
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
     writers.write_examples(file, [example for example, _ in kept], turns=turns)
   generation.report(counts, out)
-
-
-def _teacher() -> client.CachedClient:
-  model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
-  return client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))

@@ -56,7 +56,6 @@ class Switches(recipe_lib.Switches):
   guarded: bool = setting(False, 'the replies of README.md\'s "Unearned reward" earn nothing')
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     sections = SECTIONS[self.reply] or ("extract",)
     stops = self.stop_at == "extract"
     yield (

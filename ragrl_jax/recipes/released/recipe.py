@@ -54,7 +54,6 @@ class Switches(recipe_lib.Switches):
 
   @property
   def stepped(self) -> bool:
-    """See `recipe.Switches`."""
     return AGENTS[self.agent].thinks
 
 

@@ -77,11 +77,9 @@ class Switches(recipe_lib.Switches):
 
   @property
   def stepped(self) -> bool:
-    """See `recipe.Switches`."""
     return True
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       not (self.browse and self.format),
       "config.switches.browse=True with format=True: the format does not allow opened documents. Choose one.",

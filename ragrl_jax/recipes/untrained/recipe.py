@@ -32,7 +32,6 @@ class Switches(recipe_lib.Switches):
   mask_below: float = setting(0.4, "flare: queries leave out less likely tokens", above=0, most=1)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.documents == "search" or self.method in GIVEN,
       f"switch documents='given' with method={self.method!r}: own passages are for {', '.join(GIVEN)} "

@@ -132,7 +132,6 @@ def make_refined(prompt: Prompt, reader: Prompt, switches: "Switches"):
   If the refined text is empty, the reader answers without documents.
 
   Args:
-    prompt: asks for the refinement.
     reader: asks for the answer; it shows the refined text as the only document.
     switches: method "recomp": a summary in the model's words; "filco": sentences of the documents, no others.
 

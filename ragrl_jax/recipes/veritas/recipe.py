@@ -77,11 +77,9 @@ class Switches(recipe_lib.Switches):
 
   @property
   def stepped(self) -> bool:
-    """See `recipe.Switches`."""
     return True
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       (self.ramp_start is None) == (self.ramp_end is None),
       f"switches ramp_start={self.ramp_start} and ramp_end={self.ramp_end}: set both, in steps, or neither "
