@@ -93,7 +93,7 @@ CASES = {
     "optimizer.schedule": "cosine", "optimizer.final_share": 0.1, "optimizer.b2": 0.95, "optimizer.clip_norm": 0.5,
     "evaluate.examples": 500, "rollout.top_k": 50, "log.wandb": False, "critic.kind": "none",
   }),
-  "trl_grpo.yaml": (["questions=72441"], "TRL 1.16", set(), {
+  "trl_grpo.yaml": (["questions=72441"], "TRL 1.16", {"max_prompt_length"}, {  # older, with beta 0.04 by default
     "rollout.prompts_per_step": 256,  # 7 processes · 16 · 16 accumulated / 7 samples
     "rollout.group_size": 7,
     "steps": 282, "optimizer.warmup_steps": 29,  # 72441 // 256; ceil(.1 · 282)
@@ -104,7 +104,7 @@ CASES = {
     "checkpoint.every": 282,  # an epoch
     "evaluate.every": 100, "data.train": "hf:AI-MO/NuminaMath-TIR/all/train", "seed": 42,
   }),
-  "trl_grpo.py": (["num_processes=2"], "TRL 1.16", {"trainer_reward_funcs"}, {
+  "trl_grpo.py": (["num_processes=2"], "TRL 1.16", {"trainer_reward_funcs", "use_bias_correction_kl"}, {
     "rollout.prompts_per_step": 32,  # 2 processes · 8 · 16 steps of a generation / 8 samples
     "loss.minibatches": 4,  # 16 steps, 4 of which are one update
     "loss.epochs": 2,
