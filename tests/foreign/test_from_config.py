@@ -498,4 +498,5 @@ def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp
   assert run(SCRIPTS / "verl_grpo.sh", "--anyway")[0] == 0
   assert run(SCRIPTS / "verl_grpo.sh", "--set", "questions=7473")[0] == 0
   refused("FIELD=VALUE", run, SCRIPTS / "verl_grpo.sh", "--set", "questions")
+  assert "weight_decay=0.1: norms and biases never decay" in run(SCRIPTS / "verl_dapo.sh")[1]  # kept, with a note
   refused(r"mine\.txt\.py", run, SCRIPTS / "verl_grpo.sh", "--out", tmp_path / "mine.txt")
