@@ -300,6 +300,8 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip"),
   ("custom_reward_function.path=r.py", "reward.md"), ("reward_model.enable=True", "judge"),
   ("data.shuffle=False", "random order"), ("critic.model.path=other", "copy of the policy"),
+  ("actor_rollout_ref.rollout.val_kwargs.temperature=0.6", "greedy"),
+  ("max_turns=2 retriever.topk=3 actor_rollout_ref.actor.state_masking=True algorithm.gamma=0.9", "tokens of results"),
   ("actor_rollout_ref.actor.clip_ratio=0.1", "changes nothing there"),
   ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
   ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
@@ -319,6 +321,9 @@ TURNS = "actor_rollout_ref.rollout.multi_turn.enable=True actor_rollout_ref.roll
 
 @pytest.mark.parametrize("given, setting, wanted", [
   ("data.train_max_samples=3000", "steps", 60),  # 30 epochs of 3000 // 1024
+  ("trainer.total_epochs=2 trainer.total_training_steps=1000", "steps", 18),  # 2 epochs of 9999 // 1024 end before
+  ("algorithm.filter_groups.enable=True", "rollout.filter.metric", "total"),  # the reward, by default
+  ("actor_rollout_ref.model.tokenizer_path=other", "prompting.tokenizer", "other"),
   ("trainer.critic_warmup=5", "critic.alone_steps", 16),  # the policy learns from step 5 on; 4 updates a step
   (f"{TURNS}.max_assistant_turns=6 {TURNS}.max_user_turns=2", "switches.max_turns", 2),  # the smaller limit
   (f"{TURNS}.max_assistant_turns=2 {TURNS}.max_user_turns=9", "switches.max_turns", 1),
@@ -493,10 +498,10 @@ def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp
   assert status == 0 and said.endswith(f"{out}\n") and config_lib.load(str(out)).steps == 1005
   assert said.startswith("Read as Search-R1 v0.3: 52 fields: aside 21, kept 20, mapped 11, refused 0, unknown 0.")
   assert "\n  config.rollout.top_p=0.95: their yaml's default" in said  # the script leaves it out
+  assert "weight_decay=0.1: norms and biases never decay" in run(SCRIPTS / "verl_dapo.sh")[1]  # kept, with a note
   status, said = run(SCRIPTS / "verl_grpo.sh")
   assert status == 1 and "--set questions=N" in said
   assert run(SCRIPTS / "verl_grpo.sh", "--anyway")[0] == 0
   assert run(SCRIPTS / "verl_grpo.sh", "--set", "questions=7473")[0] == 0
   refused("FIELD=VALUE", run, SCRIPTS / "verl_grpo.sh", "--set", "questions")
-  assert "weight_decay=0.1: norms and biases never decay" in run(SCRIPTS / "verl_dapo.sh")[1]  # kept, with a note
   refused(r"mine\.txt\.py", run, SCRIPTS / "verl_grpo.sh", "--out", tmp_path / "mine.txt")
