@@ -76,7 +76,7 @@ def account(translation: translate.Translation) -> str:
     lines += ["", f"{title[0].upper()}{title[1:]}"] if lines_found else []
     for one in lines_found:
       ours = ", ".join(f"config.{name}={value}" for name, value in one.ours.items())
-      notes = [translation.notes[name] for name in one.ours if name in translation.notes] if verdict == "mapped" else []
+      notes = [translation.notes[name] for name in one.ours if name in translation.notes] if ours else []
       note = " (their default)" if one.left_out else ""
       line = f"  {one.field}={one.value}{note} → {ours}" if ours else f"  {one.field}={one.value}{note}"
       lines.append(line + "".join(f": {why}" for why in ([one.why] if one.why else []) + notes[:1]))

@@ -93,7 +93,7 @@ CASES = {
     "optimizer.schedule": "cosine", "optimizer.final_share": 0.1, "optimizer.b2": 0.95, "optimizer.clip_norm": 0.5,
     "evaluate.examples": 500, "rollout.top_k": 50, "log.wandb": False, "critic.kind": "none",
   }),
-  "trl_grpo.yaml": (["questions=72441"], "TRL 1.16", set(), {
+  "trl_grpo.yaml": (["questions=72441"], "TRL 1.16", {"max_prompt_length"}, {  # older, with beta 0.04 by default
     "rollout.prompts_per_step": 256,  # 7 processes · 16 · 16 accumulated / 7 samples
     "rollout.group_size": 7,
     "steps": 282, "optimizer.warmup_steps": 29,  # 72441 // 256; ceil(.1 · 282)
@@ -104,7 +104,7 @@ CASES = {
     "checkpoint.every": 282,  # an epoch
     "evaluate.every": 100, "data.train": "hf:AI-MO/NuminaMath-TIR/all/train", "seed": 42,
   }),
-  "trl_grpo.py": (["num_processes=2"], "TRL 1.16", {"trainer_reward_funcs"}, {
+  "trl_grpo.py": (["num_processes=2"], "TRL 1.16", {"trainer_reward_funcs", "use_bias_correction_kl"}, {
     "rollout.prompts_per_step": 32,  # 2 processes · 8 · 16 steps of a generation / 8 samples
     "loss.minibatches": 4,  # 16 steps, 4 of which are one update
     "loss.epochs": 2,
@@ -300,6 +300,8 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip"),
   ("custom_reward_function.path=r.py", "reward.md"), ("reward_model.enable=True", "judge"),
   ("data.shuffle=False", "random order"), ("critic.model.path=other", "copy of the policy"),
+  ("actor_rollout_ref.rollout.val_kwargs.temperature=0.6", "greedy"),
+  ("max_turns=2 retriever.topk=3 actor_rollout_ref.actor.state_masking=True algorithm.gamma=0.9", "tokens of results"),
   ("actor_rollout_ref.actor.clip_ratio=0.1", "changes nothing there"),
   ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
   ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
@@ -319,6 +321,9 @@ TURNS = "actor_rollout_ref.rollout.multi_turn.enable=True actor_rollout_ref.roll
 
 @pytest.mark.parametrize("given, setting, wanted", [
   ("data.train_max_samples=3000", "steps", 60),  # 30 epochs of 3000 // 1024
+  ("trainer.total_epochs=2 trainer.total_training_steps=1000", "steps", 18),  # 2 epochs of 9999 // 1024 end before
+  ("algorithm.filter_groups.enable=True", "rollout.filter.metric", "total"),  # the reward, by default
+  ("actor_rollout_ref.model.tokenizer_path=other", "prompting.tokenizer", "other"),
   ("trainer.critic_warmup=5", "critic.alone_steps", 16),  # the policy learns from step 5 on; 4 updates a step
   (f"{TURNS}.max_assistant_turns=6 {TURNS}.max_user_turns=2", "switches.max_turns", 2),  # the smaller limit
   (f"{TURNS}.max_assistant_turns=2 {TURNS}.max_user_turns=9", "switches.max_turns", 1),
@@ -493,6 +498,7 @@ def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp
   assert status == 0 and said.endswith(f"{out}\n") and config_lib.load(str(out)).steps == 1005
   assert said.startswith("Read as Search-R1 v0.3: 52 fields: aside 21, kept 20, mapped 11, refused 0, unknown 0.")
   assert "\n  config.rollout.top_p=0.95: their yaml's default" in said  # the script leaves it out
+  assert "weight_decay=0.1: norms and biases never decay" in run(SCRIPTS / "verl_dapo.sh")[1]  # kept, with a note
   status, said = run(SCRIPTS / "verl_grpo.sh")
   assert status == 1 and "--set questions=N" in said
   assert run(SCRIPTS / "verl_grpo.sh", "--anyway")[0] == 0
