@@ -5,13 +5,14 @@ also ask for the steps to the answer.
 """
 
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.data import world as world_lib
-from ragrl_jax.data.world import COMPANY, PERSON, RELATIONS, TRAIN, YEAR, Fact
+from ragrl_jax.data.world import COMPANY, PERSON, RELATIONS, TRAIN, YEAR
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Example
 
@@ -29,6 +30,19 @@ class Settings(world_lib.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class Fact:
+  """One fact: `relation` of `subject` is `object`."""
+
+  subject: str
+  relation: str
+  object: str
+
+  def sentence(self, wording: str) -> str:
+    """The fact as a sentence; `wording` has {s}, {r} and {o} for subject, relation and object."""
+    return wording.format(s=self.subject, r=self.relation, o=self.object)
+
+
+@dataclasses.dataclass(frozen=True)
 class World(world_lib.World):
   """A made-up world of which a model may know some facts by heart.
 
@@ -37,6 +51,12 @@ class World(world_lib.World):
   """
 
   memory: Mapping[tuple[str, str], str]
+
+  @functools.cached_property
+  def stated(self) -> dict[str, Fact]:
+    """Passage id → the fact that it states."""
+    facts = [Fact(*key, found) for part in self.parts.values() for key, found in part.facts.items()]
+    return {self.passage(fact.subject, fact.relation).id: fact for fact in facts}
 
   def counterfactual(self, subject: str, relation: str) -> bool:
     """Whether the fact's passage contradicts the memory."""

@@ -8,7 +8,7 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 
-from reading_world import COMPARISON, YEARS, comparison_question
+from reading_world import COMPARISON, YEARS, Fact, comparison_question
 
 from ragrl_jax.data import world as world_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL
@@ -112,7 +112,7 @@ def draw(course: Course, rng: random.Random) -> Lesson:
   return Lesson(tuple(turns), tuple(kinds), tuple(replies), tuple(golds))
 
 
-def _reply(kind: str, steps: Sequence[tuple[int, world_lib.Fact, str]], gold: str, compared: bool) -> str:
+def _reply(kind: str, steps: Sequence[tuple[int, Fact, str]], gold: str, compared: bool) -> str:
   facts = [fact for _, fact, _ in steps]
   said = {
     QUOTED: "".join(f"{fact.sentence(wording)} " for _, fact, wording in steps),
@@ -167,8 +167,8 @@ def _facts(course: Course, rng: random.Random):
   )
   subjects = (world_lib.PERSON, world_lib.PERSON, world_lib.COMPANY, world_lib.TOWN)
 
-  def add(subject: str, relation: str, results: str) -> world_lib.Fact:
-    return stated.setdefault((subject, relation), world_lib.Fact(subject, relation, results))
+  def add(subject: str, relation: str, results: str) -> Fact:
+    return stated.setdefault((subject, relation), Fact(subject, relation, results))
 
   chains = []
   for kind in rng.choices(*zip(*course.kinds.items()), k=course.asked):
@@ -231,7 +231,7 @@ def _along(hops: int | str, stated, rng: random.Random):
   return None
 
 
-def _question(steps: Sequence[world_lib.Fact], kind: str) -> str:
+def _question(steps: Sequence[Fact], kind: str) -> str:
   return world_lib.chain_question([fact.relation for fact in steps], steps[0].subject, kind) + "?"
 
 

@@ -40,19 +40,6 @@ _SYLLABLES = tuple(a + v + b for a in "bdfgklmrstvz" for v in "aeiou" for b in "
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
-  """One fact: `relation` of `subject` is `object`."""
-
-  subject: str
-  relation: str
-  object: str
-
-  def sentence(self, wording: str) -> str:
-    """The fact as a sentence; `wording` has {s}, {r} and {o} for subject, relation and object."""
-    return wording.format(s=self.subject, r=self.relation, o=self.object)
-
-
-@dataclasses.dataclass(frozen=True)
 class Settings(Checked):
   """Settings of a world. Entities are half people, a quarter companies, a quarter towns."""
 
@@ -101,7 +88,6 @@ class World:
     settings: the settings that it was drawn from.
     parts: TRAIN, HELD_OUT and, if the settings ask for it, DEVELOPMENT → the part.
     passages: the corpus: a passage of one sentence for each fact of all parts.
-    stated: passage id → the fact that it states.
     where: (subject, relation) → position in `passages` of the passage that states it.
     relations: relation → (kind of its subject, kind of its object).
   """
@@ -109,7 +95,6 @@ class World:
   settings: Settings
   parts: Mapping[str, Part]
   passages: tuple[Passage, ...]
-  stated: Mapping[str, Fact]
   where: Mapping[tuple[str, str], int]
   relations: Mapping[str, tuple[str, str]]
 
@@ -149,14 +134,14 @@ def state(
   settings: Settings, parts: Mapping[str, Part], relations: Mapping[str, tuple[str, str]], rng: random.Random
 ) -> World:
   """The world whose passages state the facts of these parts, subject by subject."""
-  passages, stated, where = [], {}, {}
+  passages, where = [], {}
   for part in parts.values():
     for subject, relation in ((name, relation) for name in part.names for relation in relations):
       if (subject, relation) in part.facts:
-        fact, identity = Fact(subject, relation, part.facts[subject, relation]), f"p{len(passages)}"
-        where[subject, relation], stated[identity] = len(passages), fact
-        passages.append(Passage(identity, subject, fact.sentence(rng.choice(settings.wordings))))
-  return World(settings, parts, tuple(passages), stated, where, relations)
+        text = rng.choice(settings.wordings).format(s=subject, r=relation, o=part.facts[subject, relation])
+        where[subject, relation] = len(passages)
+        passages.append(Passage(f"p{len(passages)}", subject, text))
+  return World(settings, parts, tuple(passages), where, relations)
 
 
 def chain_question(relations: Sequence[str], start: str, kind: str) -> str:

@@ -30,8 +30,7 @@ class Pace:
 
 
 class Judge(Protocol):
-  """Judges whether a premise supports a claim. Several threads may call `judge` at the same time.
-  """
+  """Judges whether a premise supports a claim. Several threads may call `judge` at the same time."""
 
   pace: Pace
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.models import families, hf, hub
+from ragrl_jax.settings.fields import Checked, setting
 
 POOLINGS = ("mean", "cls", "pooler", "last")
 MOST_TOKENS = 8192
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderSettings:
+class EncoderSettings(Checked):
   """How a text becomes a vector. An index stores these settings, since its vectors depend on all of them.
 
   Attributes:
@@ -32,19 +33,14 @@ class EncoderSettings:
     lower_case: texts become lower case before they are tokenized.
   """
 
-  pooling: str
-  normalize: bool
+  WHERE = "encoder settings: "
+  pooling: str = setting(dataclasses.MISSING, choices=POOLINGS)
+  normalize: bool = setting(dataclasses.MISSING)
   query_prefix: str = ""
   passage_prefix: str = ""
-  max_tokens: int = 512
+  max_tokens: int = setting(512, least=1, most=MOST_TOKENS)
   title_separator: str = "\n"
   lower_case: bool = False
-
-  def __post_init__(self):
-    if self.pooling not in POOLINGS:
-      raise ValueError(f"pooling {self.pooling!r}: it must be one of {', '.join(POOLINGS)} (encoder settings).")
-    if not 1 <= self.max_tokens <= MOST_TOKENS:
-      raise ValueError(f"max_tokens is {self.max_tokens}: it must be 1 to {MOST_TOKENS} (encoder settings).")
 
 
 # Settings by family. A family is named by all words of its key. Sources: the models' cards; for E5's 256 tokens and

@@ -15,33 +15,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ragrl_jax.plan import aot, chips, gpu_kernels, gpus
 from ragrl_jax.plan.summary import Program, preallocated, seconds
 from ragrl_jax.retrieval import device
+from ragrl_jax.settings.fields import Checked, setting
 
 VECTORS = "index: vectors"  # name of the vectors in the report's resident memory
 SEARCH = "engine: search"  # name of the search, which runs while the engine samples
 
 
 @dataclasses.dataclass(frozen=True)
-class Index:
-  """A dense index on the accelerators, and its searches.
+class Index(Checked):
+  """A dense index on the accelerators, and its searches."""
 
-  Attributes:
-    passages, dim: number and length of its vectors.
-    dtype: dtype of the vectors on the chips, one of `device.DTYPES`.
-    queries: queries per batch.
-    top_k: passages per query; bfloat16 and int8 fetch four times as many candidates.
-  """
-
-  passages: int
-  dim: int = 768
-  dtype: str = "int8"
-  queries: int = 64
-  top_k: int = 10
-
-  def __post_init__(self):
-    if self.dtype not in device.DTYPES:
-      raise ValueError(f"dtype={self.dtype!r}: vectors on chips are {', '.join(device.DTYPES)} (--index_dtype).")
-    if min(self.passages, self.dim, self.queries, self.top_k) < 1:
-      raise ValueError(f"{self}: passages, dim, queries and top_k must be at least 1.")
+  passages: int = setting(dataclasses.MISSING, "number of its vectors", least=1)
+  dim: int = setting(768, "length of a vector", least=1)
+  dtype: str = setting("int8", "dtype of the vectors on the chips", choices=device.DTYPES)
+  queries: int = setting(64, "queries per batch", least=1)
+  top_k: int = setting(10, "passages per query; of bfloat16 and int8 four times as many are fetched", least=1)
 
   def shape(self, devices: list[jax.Device]) -> tuple[int, int]:
     """(rows on each of these chips, parts that they are in)."""

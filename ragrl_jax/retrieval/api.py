@@ -34,8 +34,7 @@ class Retriever(Protocol):
 
 
 class Encoder(Protocol):
-  """Texts → vectors. The inner product of a query's and a passage's vector ranks the passage.
-  """
+  """Texts → vectors. The inner product of a query's and a passage's vector ranks the passage."""
 
   dim: int
 

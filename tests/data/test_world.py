@@ -10,7 +10,7 @@ from ragrl_jax.data import world as world_lib
 
 SIZES = dict(entities=240, held_out=40)
 FULL = reading_world.build(seed=3, years=True, memorised=0.5, counterfactual=0.25, **SIZES)
-PLAIN = world_lib.build(seed=3, **SIZES)
+PLAIN = reading_world.build(seed=3, **SIZES)
 
 
 def digest(world, memory):
@@ -21,7 +21,8 @@ def digest(world, memory):
 def test_the_same_world_on_every_platform():
   # Recorded on Python 3.11, Linux. A change of what is drawn changes every figure of the quickstart.
   assert digest(FULL, FULL.memory) == "d3f233efd0071270"
-  assert digest(PLAIN, {}) == "f391963212b93878" != digest(world_lib.build(seed=4, **SIZES), {})
+  assert digest(world_lib.build(seed=3, **SIZES), {}) == "f391963212b93878"
+  assert digest(world_lib.build(seed=4, **SIZES), {}) != "f391963212b93878"
 
 
 def test_the_learnable_default():
@@ -70,7 +71,7 @@ def test_all_wordings_are_used():
 
 
 def test_a_world_can_have_its_own_wordings():
-  world = world_lib.build(entities=40, wordings=("{s} has the {r} {o}.",))
+  world = reading_world.build(entities=40, wordings=("{s} has the {r} {o}.",))
   for passage in world.passages:
     fact = world.stated[passage.id]
     assert passage.text == f"{fact.subject} has the {fact.relation} {fact.object}."

@@ -144,9 +144,9 @@ def test_given_settings_win_and_the_difference_is_said(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("modes, modules, told, says", [
-  (dict(pooling_mode_max_tokens=True), (), {}, "pooling 'pooling_mode_max_tokens'"),
-  (dict(pooling_mode_mean_tokens=True, pooling_mode_cls_token=True), (), {}, "pooling 'mean and cls'"),
-  (dict(pooling_mode="weightedmean"), (), {}, "pooling 'weightedmean'"), (dict(), (), {}, "pooling 'nothing'"),
+  (dict(pooling_mode_max_tokens=True), (), {}, "pooling='pooling_mode_max_tokens'"),
+  (dict(pooling_mode_mean_tokens=True, pooling_mode_cls_token=True), (), {}, "pooling='mean and cls'"),
+  (dict(pooling_mode="weightedmean"), (), {}, "pooling='weightedmean'"), (dict(), (), {}, "pooling='nothing'"),
   (MEAN | dict(include_prompt=False), (), {}, "include_prompt=false"),
   (MEAN, ("Transformer", "Pooling", "Dense"), {}, r"the module sentence_transformers\.models\.Dense"),
   (MEAN, ("Transformer", "Normalize"), {}, "must have a Pooling module"),
@@ -167,7 +167,7 @@ def test_invalid_settings_are_refused(tmp_path):
     ("e6", "it must be one of e5"),
     (dict(pooling="mean"), r"normalize: unknown.*--encoder_options '\{\"settings\": \"e5\"\}'"),
     (mean | dict(pooling="max"), "max"), (mean | dict(prefix=""), "prefix"),
-    (mean | dict(max_tokens=0), "max_tokens is 0"), (None, "this encoder's normalize, pooling: unknown"),
+    (mean | dict(max_tokens=0), "max_tokens=0"), (None, "this encoder's normalize, pooling: unknown"),
   ):  # fmt: skip
     refused(says, encoder_settings.settings_for, tmp_path, given)
 

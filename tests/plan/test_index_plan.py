@@ -24,7 +24,7 @@ def test_shares_by_hand():
   assert index.Index(9, top_k=10, dtype="float32").candidates == 32 and index.Index(9, top_k=10).candidates == 64
 
 
-@pytest.mark.parametrize("settings, says", [(dict(dtype="int4"), "index_dtype"), (dict(queries=0), "at least 1")])
+@pytest.mark.parametrize("settings, says", [(dict(dtype="int4"), "dtype='int4'"), (dict(queries=0), "at least 1")])
 def test_bad_settings(settings, says):
   with pytest.raises(ValueError, match=says):
     index.Index(10, **settings)

@@ -156,7 +156,7 @@ CROSS = dict(kind="cross-encoder", path=".")
 
 @pytest.mark.parametrize("change, says", [
   (dict(indexes=[]), "at least one index"), (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
-  (dict(k=3), "fusion.k: there is no such setting"), (dict(depth=True), "depth=True: it must be"), (dict(depth=0), "depth=0"),
+  (dict(k=3), "fusion.k: there is no such"), (dict(depth=True), "depth=True: it must be"), (dict(depth=0), "depth=0"),
   (dict(depth="10"), "wrong.json: depth='10': it must be a whole number"),
   (dict(fusion="sum"), "fusion='sum'"), (dict(fusion=["rrf"]), "fusion=.'rrf',.: it must be 'rrf' or 'weighted'"),
   (dict(weights=[1]), "there must be 2 weights"), (dict(weights=[1, 0]), "above 0"),
