@@ -84,7 +84,7 @@ CASES = {
     "rollout.reserve": 512, "rollout.max_new_tokens": 3000,
     "optimizer.warmup_steps": 188,  # int(.285 · 331) = 94, 2 updates a step
   }),
-  "verl_resolved.yaml": (["questions=10000"], "verl 0.6 to 0.9", set(), {
+  "verl_resolved.yaml": (["questions=10000", "actor_rollout_ref.actor.optim.clip_grad=0.5"], "verl 0.6 to 0.9", set(), {
     "steps": 156,  # 2 · (10000 // 128)
     "seed": 7, "advantage.kind": "leave_one_out", "model.lora.rank": 64, "model.lora.layers": "q v",
     "prompting.thinking": "off", "loss.aggregation": "seq_mean_token_mean", "loss.kl": "k1", "loss.kl_in": "reward",
@@ -256,6 +256,12 @@ GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"]
   ("GRPOConfig(lr_scheduler_kwargs=dict(num_cycles=2))", "x", None, "lr_scheduler_kwargs"),
   ("GRPOConfig(lr_scheduler_type='cosine', lr_scheduler_kwargs={'num_cycles': 2})", "x", None,
    "lr_scheduler_kwargs.num_cycles"),
+  ("GRPOConfig(model_init_kwargs=dict(revision='v2'))", "x", None, "model_init_kwargs"),
+  ("GRPOConfig(model_init_kwargs={'revision': 'v2'})\nGRPOTrainer('m')", "model.path", "m@v2", None),
+  ("GRPOConfig(system_prompt='Think.')", "x", None, "system_prompt"),
+  ("GRPOConfig(chat_template='{{ x }}')", "x", None, "chat_template"),
+  ("GRPOConfig(loss_type='luspo')", "loss.aggregation", "seq_mean_token_sum", None),
+  ("GRPOConfig(loss_type='dr_grpo', entropy_coef=0.01)", "x", None, "entropy_coef"),
   ("GRPOConfig(num_iterations=2, gradient_accumulation_steps=4, steps_per_generation=2)", "x", None,
    "num_iterations"),
 ])  # fmt: skip
@@ -295,6 +301,9 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   assert "data.train_batchsize=8" in translate.config_text(made, "run.sh")
 
 
+CORRECTION = "algorithm.rollout_correction"
+
+
 @pytest.mark.parametrize("given, said", [  # the last of these fields is refused
   ("algorithm.adv_estimator=remax", "leave_one_out"), ("algorithm.adv_estimator=made_up", "known are gae, grpo"),
   ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "clip"),
@@ -303,6 +312,12 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
   ("actor_rollout_ref.rollout.val_kwargs.temperature=0.6", "greedy"),
   ("max_turns=2 retriever.topk=3 actor_rollout_ref.actor.state_masking=True algorithm.gamma=0.9", "tokens of results"),
   ("actor_rollout_ref.actor.clip_ratio=0.1", "changes nothing there"),
+  ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=2 actor_rollout_ref.actor.grad_clip=0.5", "alone"),
+  ("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1 actor_rollout_ref.actor.optim.lr_warmup_steps=0", "ratio"),
+  ("critic.optim.lr_scheduler_type=cosine", "policy's"), ("critic.optim.betas=[0.9,0.95]", "policy's"),
+  ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum critic.loss_agg_mode=seq-mean-token-sum", "mean over tok"),
+  (f"{CORRECTION}.rollout_is=token {CORRECTION}.rollout_is_threshold=0.5_5.0", "importance_floor"),
+  (f"{CORRECTION}.rollout_is=token {CORRECTION}.rollout_is_batch_normalize=True", "not divided"),
   ("algorithm.kl_ctrl.kl_coef=0.01", "until verl 0.2"),
   ("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl", "pulls nowhere"),
   ("actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True", "one penalty"),
@@ -328,6 +343,11 @@ TURNS = "actor_rollout_ref.rollout.multi_turn.enable=True actor_rollout_ref.roll
   (f"{TURNS}.max_assistant_turns=6 {TURNS}.max_user_turns=2", "switches.max_turns", 2),  # the smaller limit
   (f"{TURNS}.max_assistant_turns=2 {TURNS}.max_user_turns=9", "switches.max_turns", 1),
   ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "loss.dual_clip", None),  # theirs has none
+  ("actor_rollout_ref.actor.clip_ratio=0.3 actor_rollout_ref.actor.clip_ratio_low=null", "loss.clip_low", 0.3),
+  ("algorithm.filter_groups.enable=True algorithm.filter_groups.metric=reward", "rollout.filter.metric", "total"),
+  ("reward.reward_kwargs.overlong_buffer_cfg.enable=True reward.reward_kwargs.max_resp_len=400",
+   "reward.overlong_limit", 400),
+  ("do_search=false actor_rollout_ref.rollout.n=5 max_turns=2 retriever.url=x", "rollout.group_size", 5),
 ])  # fmt: skip
 def test_single_fields_of_verl_mean_what_they_mean_there(given, setting, wanted, tmp_path):
   text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
