@@ -79,6 +79,7 @@ class Joined:
       coordinator_address=coordinator,
       num_processes=count,
       process_id=number,
+      local_device_ids=_visible(),
       initialization_timeout=wait_s,
       heartbeat_timeout_seconds=heartbeat_s,
     )
@@ -86,14 +87,15 @@ class Joined:
   def __enter__(self) -> "Joined":
     if not self._several:
       return self
+    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM, also where no `Signals` wait for it
     try:
       jax.distributed.initialize(**self._settings)
     except jax.errors.JaxRuntimeError as error:
-      s = self._settings
+      found = distributed.global_state  # with what JAX has asked the platform
       raise TimeoutError(
-        f"not all of the {s['num_processes']} hosts joined at {s['coordinator_address']} within "
-        f"{s['initialization_timeout']} s: start the same command on every host, with its own --process_id. JAX says: "
-        f"{error}"
+        f"not all of the {found.num_processes} hosts joined at {found.coordinator_address} within "
+        f"{self._settings['initialization_timeout']} s: start the same command on every host, with its own "
+        f"--process_id if there is one. JAX says: {error}"
       ) from error
     return self
 
@@ -113,6 +115,16 @@ class Joined:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _visible() -> list[int] | None:
+  """The GPUs of this process: [] for all, where Slurm or MPI starts one process per machine; None: JAX chooses.
+
+  JAX would choose a single one there, since it expects a process for each GPU. Elsewhere it takes all.
+  """
+  told = os.environ.get
+  alone = told("SLURM_NTASKS", "") == told("SLURM_STEP_NUM_NODES") or told("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+  return [] if alone and not told("JAX_LOCAL_DEVICE_IDS") else None
 
 
 def count() -> int:
