@@ -74,6 +74,8 @@ class Joined:
       )
     if all(given) and not 0 <= number < count:
       raise ValueError(f"process_id={number} with num_processes={count}: it must be in 0 … {count - 1}.")
+    if all(given) and not coordinator.rpartition(":")[2].isdecimal():
+      raise ValueError(f"coordinator={coordinator!r}: it must be ADDRESS:PORT, a free port of process 0's host.")
     self._several, self._tell = automatic or all(given), tell
     self._settings = dict(
       coordinator_address=coordinator,
@@ -90,6 +92,11 @@ class Joined:
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM, also where no `Signals` wait for it
     try:
       jax.distributed.initialize(**self._settings)
+    except ValueError as error:
+      raise ValueError(
+        f"--distributed: JAX finds no TPU slice, Slurm job or MPI job around this process ({error}) Start the command "
+        "in one, or give --coordinator, --num_processes and --process_id."
+      ) from error
     except jax.errors.JaxRuntimeError as error:
       found = distributed.global_state  # with what JAX has asked the platform
       raise TimeoutError(
@@ -176,10 +183,10 @@ def count_of(mesh: Mesh | None) -> int:
 
 
 def address() -> str:
-  """This host's address for the other hosts: the coordinator's on host 0, else that of the interface towards it."""
+  """This host's address for the others: the coordinator's where it runs, else that of the interface towards it."""
   where, _, port = (distributed.global_state.coordinator_address or "").rpartition(":")
   where = where.strip("[]")  # the brackets of an IPv6 address
-  if is_first():
+  if distributed.global_state.process_id == 0:  # TPUs number hosts themselves, so it may not run on host 0
     return where
   family, *_, to = socket.getaddrinfo(where, int(port), type=socket.SOCK_DGRAM)[0]
   with socket.socket(family, socket.SOCK_DGRAM) as way:
