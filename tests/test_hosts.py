@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import hosts_child
+import jax
 import pytest
 import tiny_world
 from refusals import refused
@@ -209,9 +211,28 @@ def test_shares_cover_all_prompts_once_and_differ_by_at_most_one():
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+def test_what_jax_does_not_find_and_whom_it_waits_for_are_said(monkeypatch):
+  for error, kind, says in (
+    (ValueError("No coordinator."), ValueError, "finds no TPU slice, .*No coordinator.*or give --coordinator"),
+    (jax.errors.JaxRuntimeError("late"), TimeoutError, "of the 4 hosts joined at tpu-0:8482 .* every host"),
+  ):
+    monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=error))
+    monkeypatch.setattr(hosts.distributed.global_state, "num_processes", 4)
+    monkeypatch.setattr(hosts.distributed.global_state, "coordinator_address", "tpu-0:8482")
+    refused(says, hosts.Joined(automatic=True).__enter__, error=kind)
+
+
+def test_the_coordinators_address_is_that_of_process_0_whatever_number_a_tpu_gives_it(monkeypatch):
+  monkeypatch.setattr(hosts.distributed.global_state, "coordinator_address", "127.0.0.2:9")
+  assert hosts.address() == "127.0.0.2"
+  monkeypatch.setattr(hosts.distributed.global_state, "process_id", 3)  # and jax.process_index() is 0
+  assert hosts.address() == "127.0.0.1"
+
+
 def test_contradicting_flags_are_refused():
   for given in (dict(coordinator="a:1"), dict(coordinator="a:1", count=2, number=1, automatic=True)):
     refused("give the first three together", hosts.Joined, **given)
   refused("process_id=2 with num_processes=2", hosts.Joined, "a:1", 2, 2)
+  refused("must be ADDRESS:PORT", hosts.Joined, "a", 2, 0)
   with hosts.Joined():  # a single process
     assert hosts.is_first() and hosts.exchange({"x": 0.1}) == [{"x": 0.1}]

@@ -279,6 +279,11 @@ def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are
   refused(setting, prepared.prepare, config, purpose="sft")
 
 
+def test_only_training_uses_several_hosts(monkeypatch):
+  monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(process_index=number) for number in (0, 0, 1, 1)])
+  refused("JAX sees 2 hosts", prepared.prepare, config_lib.default_config(), purpose="sample")
+
+
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
 def test_a_missing_platform_is_refused(monkeypatch, error):
   told = types.SimpleNamespace(jax_platforms="cuda")

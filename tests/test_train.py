@@ -203,7 +203,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
 @pytest.mark.parametrize("devices, critic", [(1, "none"), pytest.param(2, "own", marks=pytest.mark.long)])
 def test_a_step_moves_no_array_between_host_and_devices_unasked(world, tmp_path, devices, critic):
   """JAX_TRANSFER_GUARD=disallow holds through a step, from the weights' way to the engine to the step's metrics."""
-  config = tiny_world.config(world)
+  config, engines = tiny_world.config(world), []
   config.steps, config.mesh.data, config.critic.kind = 1, devices, critic
   if critic != "none":
     config.advantage.kind = "gae"
@@ -211,10 +211,13 @@ def test_a_step_moves_no_array_between_host_and_devices_unasked(world, tmp_path,
 
   def guarded(step, player, params):  # called before step 1, and after it
     jax.config.update("jax_transfer_guard", "allow" if step else "disallow")
+    if step:
+      player.engine.load(params, version=step)
+    engines.append(player.engine)
     return {}
 
   try:
     rows = list(train.train(config, tmp_path / "run", evaluate=guarded))
   finally:
     jax.config.update("jax_transfer_guard", None)
-  assert rows[-1]["step"] == 1
+  assert rows[-1]["step"] == 1 and engines[-1].weights is None  # released again before the model was saved

@@ -7,7 +7,6 @@ from typing import Any
 from ragrl_jax.evaluation import search_probe
 from ragrl_jax.evaluation.answer_files import write_json
 from ragrl_jax.jobs import evaluate
-from ragrl_jax.parallel import hosts
 from ragrl_jax.run import prepared
 from ragrl_jax.store import folders
 
@@ -40,8 +39,6 @@ def probe(
   if not recipe.searches or not config.retrieval.index:
     why = "the run has no retriever (config.retrieval.index)" if recipe.searches else "its episodes have no searches"
     raise ValueError(f"recipe {recipe.name}: {why}, so there is nothing to probe: name a run that may search.")
-  if hosts.count() > 1:
-    raise ValueError(f"ragrl probe runs on one host, these are {hosts.count()}.")
   config, player, examples, answers = evaluate.opened(config, checkpoint, data, out)
   settings = dict(**answers, data=str(data), **evaluate.described(config, player, sample=sample))
 

@@ -138,6 +138,7 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
         raise end
 
   # ---- the model -----------------------------------------------------------------------------------------------------
+  player.engine.release()  # the last evaluation has loaded it, and several hosts gather whole matrices on their devices
   nnx.update(player.model, policy(state.params))
   saving.save(player.model, player.config, player.tokenizer, config, run.workdir / "model", base=run.base)
   run.end(step, reached=done)

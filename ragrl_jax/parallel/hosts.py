@@ -74,11 +74,14 @@ class Joined:
       )
     if all(given) and not 0 <= number < count:
       raise ValueError(f"process_id={number} with num_processes={count}: it must be in 0 … {count - 1}.")
+    if all(given) and not coordinator.rpartition(":")[2].isdecimal():
+      raise ValueError(f"coordinator={coordinator!r}: it must be ADDRESS:PORT, a free port of process 0's host.")
     self._several, self._tell = automatic or all(given), tell
     self._settings = dict(
       coordinator_address=coordinator,
       num_processes=count,
       process_id=number,
+      local_device_ids=_visible(),
       initialization_timeout=wait_s,
       heartbeat_timeout_seconds=heartbeat_s,
     )
@@ -86,14 +89,20 @@ class Joined:
   def __enter__(self) -> "Joined":
     if not self._several:
       return self
+    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM, also where no `Signals` wait for it
     try:
       jax.distributed.initialize(**self._settings)
+    except ValueError as error:
+      raise ValueError(
+        f"--distributed: JAX finds no TPU slice, Slurm job or MPI job around this process ({error}) Start the command "
+        "in one, or give --coordinator, --num_processes and --process_id."
+      ) from error
     except jax.errors.JaxRuntimeError as error:
-      s = self._settings
+      found = distributed.global_state  # with what JAX has asked the platform
       raise TimeoutError(
-        f"not all of the {s['num_processes']} hosts joined at {s['coordinator_address']} within "
-        f"{s['initialization_timeout']} s: start the same command on every host, with its own --process_id. JAX says: "
-        f"{error}"
+        f"not all of the {found.num_processes} hosts joined at {found.coordinator_address} within "
+        f"{self._settings['initialization_timeout']} s: start the same command on every host, with its own "
+        f"--process_id if there is one. JAX says: {error}"
       ) from error
     return self
 
@@ -113,6 +122,16 @@ class Joined:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _visible() -> list[int] | None:
+  """The GPUs of this process: [] for all, where Slurm or MPI starts one process per machine; None: JAX chooses.
+
+  JAX would choose a single one there, since it expects a process for each GPU. Elsewhere it takes all.
+  """
+  told = os.environ.get
+  alone = told("SLURM_NTASKS", "") == told("SLURM_STEP_NUM_NODES") or told("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+  return [] if alone and not told("JAX_LOCAL_DEVICE_IDS") else None
 
 
 def count() -> int:
@@ -164,10 +183,10 @@ def count_of(mesh: Mesh | None) -> int:
 
 
 def address() -> str:
-  """This host's address for the other hosts: the coordinator's on host 0, else that of the interface towards it."""
+  """This host's address for the others: the coordinator's where it runs, else that of the interface towards it."""
   where, _, port = (distributed.global_state.coordinator_address or "").rpartition(":")
   where = where.strip("[]")  # the brackets of an IPv6 address
-  if is_first():
+  if distributed.global_state.process_id == 0:  # TPUs number hosts themselves, so it may not run on host 0
     return where
   family, *_, to = socket.getaddrinfo(where, int(port), type=socket.SOCK_DGRAM)[0]
   with socket.socket(family, socket.SOCK_DGRAM) as way:

@@ -79,6 +79,11 @@ def prepare(
   if purpose != "sft":
     checks.context(settings, decoder)
   checks.adapters(settings, decoder)
+  found = len({device.process_index for device in checks.devices()})
+  if found > 1 and purpose in ("play", "sample"):  # all of them would write the results
+    raise ValueError(
+      f"JAX sees {found} hosts, and only ragrl train and ragrl sft use several: take a machine or a slice of one host."
+    )
   devices = mesh(settings)
   checks.mesh(settings, decoder, devices, training=purpose in ("rl", "sft"))
   if purpose != "sft":

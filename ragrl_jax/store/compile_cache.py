@@ -38,7 +38,9 @@ def keep() -> pathlib.Path | None:
     folder = place()
     _prepare(folder)
   except (OSError, RuntimeError) as error:
-    _say(f"compiled programs are not kept ({error}): set JAX_COMPILATION_CACHE_DIR to a folder of your own")
+    # On every host: which one this is would start JAX's devices, and a process cannot join others after that.
+    advice = "set JAX_COMPILATION_CACHE_DIR to a folder of your own"
+    tqdm.write(f"compiled programs are not kept ({error}): {advice}", file=sys.stderr)
     announce("")
     return None
   jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -214,6 +215,22 @@ class Run:
       jsonl.write_text(self.workdir / FINISHED, json.dumps(dict(step=step, reached=reached)))
 
 
+def _refuse_own_folders(workdir: pathlib.Path) -> None:
+  """Raises a ValueError if a host does not see the folder of the first one: checkpoints would lack its part."""
+  mark = f".{secrets.token_hex(8)}"  # a new name, which no network file system has looked for yet
+  if hosts.is_first():
+    (workdir / mark).touch()
+  file = workdir / hosts.exchange(mark)[0]
+  seen = hosts.exchange(file.exists())
+  if hosts.is_first():
+    file.unlink()
+  if not all(seen):
+    raise ValueError(
+      f"--workdir={workdir}: host {seen.index(False)} does not see the files of host 0 there. Every host writes its "
+      "part of a checkpoint: name a folder that all hosts share."
+    )
+
+
 @contextlib.contextmanager
 def opened(
   workdir: pathlib.Path,
@@ -236,8 +253,8 @@ def opened(
     accept_changes: resume even if the settings have changed; the changes are recorded.
 
   Raises:
-    ValueError: `resume` is not one of the three, or refuses the folder; the folder holds something else than a run; or
-      a changed setting would change the run.
+    ValueError: `resume` is not one of the three, or refuses the folder; the folder holds something else than a run;
+      a changed setting would change the run; or hosts have other settings, or folders of their own.
     lock.Held: another process trains there.
   """
   if resume not in RESUME:
@@ -251,6 +268,9 @@ def opened(
       still_held = stack.enter_context(lock.held(workdir))
     else:
       say = lambda text: None
+    if hosts.count() > 1:
+      hosts.refuse_different("config", changes.values(config))
+      _refuse_own_folders(workdir)
     run = Run(workdir, config, still_held, say, stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), **how)
     stack.callback(lambda: run.written())
     yield run

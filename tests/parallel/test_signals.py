@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
+import jax
 import pytest
 
 from ragrl_jax.parallel import hosts, signals
@@ -90,6 +92,17 @@ def test_hosts_with_different_questions_are_refused(monkeypatch):
   hosts.refuse_different("config.data.train", "a")
   with pytest.raises(ValueError, match="config.data.train is not the same on hosts 0 and 2"):
     hosts.refuse_different("config.data.train", "b")
+
+
+@pytest.mark.parametrize("told, gpus", [
+  ({}, None), (dict(SLURM_NTASKS="2", SLURM_STEP_NUM_NODES="2"), []), (dict(OMPI_COMM_WORLD_LOCAL_SIZE="1"), []),
+  (dict(SLURM_NTASKS="16", SLURM_STEP_NUM_NODES="2"), None),  # a process for each GPU
+])  # fmt: skip
+def test_the_only_process_of_a_machine_gets_all_its_gpus(monkeypatch, told, gpus):
+  found, _ = {}, [monkeypatch.setenv(*one) for one in told.items()]
+  monkeypatch.setattr(hosts.jax, "distributed", mock.Mock(initialize=found.update))
+  with hosts.Joined(automatic=True):
+    assert found["local_device_ids"] == gpus and not jax.config.jax_enable_preemption_service
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from refusals import refused
 
+from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Judge, Settings, fields
 from ragrl_jax.store import changes, checkpoint, jsonl, lock, workdir
 
@@ -239,6 +240,14 @@ def test_a_step_is_saved_once_however_late_a_host_sees_it_in_the_folder(tmp_path
         late.setattr(checkpoint.Checkpoints, "steps", lambda self: [])
         made.leave(5, STATE, {})
   assert checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1).steps() == [5]
+
+
+def test_hosts_with_other_settings_or_with_folders_of_their_own_are_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(hosts, "count", lambda: 2)
+  for there, says in (({}, "config is not the same on hosts 0 and 1"), (False, "host 1 does not see the files of")):
+    monkeypatch.setattr(hosts, "exchange", lambda own, there=there: [own, there if type(own) is type(there) else own])
+    refused(says, opened, tmp_path, Settings())
+  assert [path.name for path in tmp_path.iterdir()] == [lock.FILE]
 
 
 def test_only_the_holder_of_the_folder_saves(tmp_path):
