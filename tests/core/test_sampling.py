@@ -50,6 +50,18 @@ def test_tokens_of_zero_weight_are_never_drawn():
     assert set(np.asarray(draw(logits, numbers)[0])) <= {9, 11}
 
 
+def test_a_running_sum_that_rounding_lets_rise_draws_no_token_of_zero_weight():
+  # 50 possible tokens in one block of 220. The numbers are their edges, where the sums beside them may differ by rounding.
+  rng, rows, first = np.random.default_rng(0), 512, 3 * 220
+  logits = np.full((rows, 49_152), -np.inf, np.float32)
+  for row in logits:
+    row[first + rng.choice(210, 50, replace=False)] = rng.normal(size=50)
+  edges = np.asarray(jnp.cumsum(jnp.exp(logits[:, first:][:, :220] - logits.max(axis=1, keepdims=True)), axis=1))
+  chosen = [rng.choice(np.flatnonzero(np.isfinite(row[first:][:220]))) for row in logits]
+  numbers = np.minimum(edges[np.arange(rows), chosen] / edges[:, -1], 1 - 2**-24)
+  assert np.isfinite(draw(logits, numbers)[1]).all()
+
+
 def kept(logits, top_k, top_p):
   """Top-k, then top-p over the rest, for one row in float64, written directly from the definition."""
   order = np.lexsort((np.arange(len(logits)), -logits.astype(np.float64)))
