@@ -50,16 +50,19 @@ def test_tokens_of_zero_weight_are_never_drawn():
     assert set(np.asarray(draw(logits, numbers)[0])) <= {9, 11}
 
 
-def test_a_running_sum_that_rounding_lets_rise_draws_no_token_of_zero_weight():
-  # 50 possible tokens in one block of 220. The numbers are their edges, where the sums beside them may differ by rounding.
-  rng, rows, first = np.random.default_rng(0), 512, 3 * 220
-  logits = np.full((rows, 49_152), -np.inf, np.float32)
-  for row in logits:
-    row[first + rng.choice(210, 50, replace=False)] = rng.normal(size=50)
-  edges = np.asarray(jnp.cumsum(jnp.exp(logits[:, first:][:, :220] - logits.max(axis=1, keepdims=True)), axis=1))
-  chosen = [rng.choice(np.flatnonzero(np.isfinite(row[first:][:220]))) for row in logits]
-  numbers = np.minimum(edges[np.arange(rows), chosen] / edges[:, -1], 1 - 2**-24)
-  assert np.isfinite(draw(logits, numbers)[1]).all()
+def test_a_running_sum_that_rounding_lets_rise_gives_no_place_of_zero_weight():
+  rng, rows = np.random.default_rng(0), 2048
+  weights = np.zeros((rows, 396), np.float32)
+  for row in weights:
+    row[rng.choice(396, 50, replace=False)] = rng.random(50)
+  edges = np.asarray(jax.jit(functools.partial(jnp.cumsum, axis=1))(weights))
+  rises = (np.diff(edges) > 0) & (weights[:, 1:] == 0)
+  assert rises.any()
+  at = np.where(rises.any(axis=1), rises.argmax(axis=1), 0)
+  target = edges[np.arange(rows), at]  # below the place that rises without a weight
+  for numbers in (target, edges[:, -1], np.nextafter(edges[:, -1], np.float32(1e9))):
+    place = np.asarray(jax.jit(sampling._first)(weights, edges, numbers))
+    assert (weights[np.arange(rows), place] > 0).all()
 
 
 def kept(logits, top_k, top_p):
