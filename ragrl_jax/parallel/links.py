@@ -149,8 +149,9 @@ class Link:
     self._busy.set()
     try:
       yield
-    except jax.errors.JaxRuntimeError as error:
-      if self._gone.wait(NOTICE_S):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # ValueError: of a program that a CPU runs at once
+      of_program = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)
+      if of_program and self._gone.wait(NOTICE_S):
         raise self._error() from error
       raise
     finally:
