@@ -58,8 +58,7 @@ def draw(
   peak = peaks.max(axis=1)
   weights = jnp.exp(scaled - peak[:, None, None])
   filtered = ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1)
-  sums = _sums(weights)
-  edges = jnp.cumsum(sums, axis=1)
+  sums, edges = _edges(weights)
 
   sampled = _icdf(weights, sums, edges, uniform)
 
@@ -67,8 +66,7 @@ def draw(
     scaled = blocks()  # again: what a branch reads is stored in every step
     weights = jnp.exp(scaled - peak[:, None, None])
     filtered_weights = jnp.where(_kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None], weights, 0.0)
-    sums = _sums(filtered_weights)
-    return _icdf(filtered_weights, sums, jnp.cumsum(sums, axis=1), uniform)
+    return _icdf(filtered_weights, *_edges(filtered_weights), uniform)
 
   # The filters cost far more than drawing, so they run only in steps where some row uses top-k or top-p.
   sampled = jax.lax.cond((filtered & ~greedy).any(), of_kept, lambda: sampled)
@@ -108,7 +106,7 @@ def _kept(blocks: Blocks, vocabulary: int, top_k: Int32[Array, "B"], top_p: Floa
 
   def of_mass():
     weights = jnp.where(kept, jnp.exp(blocks - blocks.max(axis=(1, 2), keepdims=True)), 0.0)
-    scale = UNITS / jnp.cumsum(_sums(weights), axis=1)[:, -1:]
+    scale = UNITS / _edges(weights)[1][:, -1:]
     # Whole numbers add up to the same in any order, so no mesh moves the edge.
     mass = lambda on: (
       jnp.round(jnp.where(on, weights, 0.0).sum(axis=2) * scale).astype(jnp.int32).sum(axis=1, dtype=jnp.int32)
@@ -133,8 +131,7 @@ def _smallest_set(
   per_token = (measure(above | equal) - below).astype(jnp.float32) / equals.astype(jnp.float32)
   needed = jnp.clip(jnp.ceil((target - below).astype(jnp.float32) / per_token), 1.0, equals.astype(jnp.float32))
   ones = equal.astype(jnp.float32)
-  sums = _sums(ones)
-  last = _first_above(ones, sums, jnp.cumsum(sums, axis=1), needed - 0.5)
+  last = _first_above(ones, *_edges(ones), needed - 0.5)
   places = jnp.arange(blocks.shape[1] * blocks.shape[2], dtype=jnp.int32).reshape(1, *blocks.shape[1:])
   return above | (equal & (places <= wide(last)))
 
@@ -182,9 +179,10 @@ def _id(place: Int32[Array, "B"], vocabulary: int) -> Int32[Array, "B"]:
   return place // (blocks * size) * share + place % (blocks * size)
 
 
-def _sums(blocks: Blocks) -> Float[Array, "B n"]:
-  """The blocks' sums."""
-  return _gather(blocks.sum(axis=2))
+def _edges(blocks: Blocks) -> tuple[Float[Array, "B n"], Float[Array, "B n"]]:
+  """The blocks' sums, and their running sums."""
+  sums = _gather(blocks.sum(axis=2))
+  return sums, jnp.cumsum(sums, axis=1)
 
 
 def _gather(x: Array) -> Array:
