@@ -91,8 +91,8 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   first one. The Wilcoxon signed-rank test pairs the means of the sets, if there are several. It asks whether the
   difference would hold on further sets; with fewer than six sets (one-sided: five) its p is never below .05. The
   permutation test pairs the scores of the questions. It asks whether the difference would hold on further questions of
-  these sets. It is always two-sided. The interval of the difference comes from a paired bootstrap over questions, and
-  over runs if a system has several (`stats.seeds_interval`). It then also covers further runs.
+  these sets. It is always two-sided. The interval of the difference comes from a paired bootstrap over questions. If a
+  system has several runs, it is Student's over questions and runs (`stats.seeds_interval`), and covers further runs.
 
   Args:
     results: system → its rows.
@@ -173,7 +173,7 @@ def _compared(systems: Sequence[Sequence[tuple[Any, Any]]], measure: str, altern
 def _interval(other: np.ndarray, base: np.ndarray) -> tuple[float, float]:
   if len(other) == len(base) == 1:
     return stats.bootstrap_interval(other[0] - base[0], seed=0)
-  return stats.seeds_interval(other, base, seed=0)[1:]
+  return stats.seeds_interval(other, base)[1:]
 
 
 def _deviation(values: Sequence[float]) -> float | None:

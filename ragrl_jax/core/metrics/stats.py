@@ -290,17 +290,17 @@ def t_interval(values: Values) -> tuple[float, float]:
   return float(mean - half), float(mean + half)
 
 
-def seeds_interval(x: Values, y: Values, *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float, float]:
+def seeds_interval(x: Values, y: Values) -> tuple[float, float, float]:
   """The difference of two arms with several runs (seeds) each on the same questions: (mean of x - y, low, high).
 
-  A hierarchical bootstrap: each resample draws questions, the same for all runs of both arms. From each arm's S runs it
-  draws S - 1 with replacement, so that the variance of their mean has no bias. With a single run, the variance between
-  runs is unknown. Then the arm's runs are not drawn, and the interval holds for these weights only.
+  Student's 95 % interval. The variance of the difference is the sum of three: of the questions' differences over the
+  number of questions, and of the runs' means over the number of runs, for each arm. The degrees of freedom are Welch's
+  and Satterthwaite's. An arm of a single run adds no variance: the interval then holds for its weights only.
 
-  In simulations (`python benchmarks/seeds_coverage.py`) this 95 % interval holds the true difference in 86 to 94 % of
-  cases with 2 runs an arm, 93 % with 3 and 94 to 97 % with 5, if runs differ by .02 or .03, against 43 to 56 % with a
-  single run. If they differ by .1, it holds it in 79, 87 and 92 %. If they do not differ it is too wide, since the
-  noise of single answers counts both for questions and for runs.
+  In simulations (`python benchmarks/seeds_coverage.py`) this interval holds the true difference in 95 to 96 % of cases
+  with 2 to 10 runs an arm that differ by .02 to .1, and in 88 % (2 runs) to 95 % if one arm's runs differ by .1 and the
+  other's not at all. If no runs differ it is too wide (99 %), since the noise of single answers counts both for
+  questions and for runs.
 
   Args:
     x: scores [runs, questions].
@@ -309,18 +309,20 @@ def seeds_interval(x: Values, y: Values, *, seed: int, resamples: int = RESAMPLE
   Raises:
     ValueError: no two tables of the same questions.
 
-  Source: Owen, "The pigeonhole bootstrap" (2007); S - 1 draws: Rao and Wu, "Resampling inference with complex survey
-    data" (1988).
+  Source: Satterthwaite, "An approximate distribution of estimates of variance components" (1946).
   """
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   if x.ndim != 2 or y.ndim != 2 or not x.size or not y.size or x.shape[1] != y.shape[1]:
     raise ValueError(f"scores [runs, questions] of the same questions are needed, these are {x.shape} and {y.shape}.")
-  # [resamples, runs of both]: each run's mean over the drawn questions
-  means = resampled_means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
-  x_weights = run_weights(len(x), resamples=resamples, seed=seed + 1)
-  y_weights = run_weights(len(y), resamples=resamples, seed=seed + 2)
-  differences = (means[:, : len(x)] * x_weights).sum(axis=1) - (means[:, len(x) :] * y_weights).sum(axis=1)
-  return float(x.mean() - y.mean()), *_percentiles(differences)
+  questions = x.mean(axis=0) - y.mean(axis=0)
+  known = [values for values in (questions, x.mean(axis=1), y.mean(axis=1)) if values.size > 1]
+  parts = [(scipy.stats.sem(values) ** 2, values.size - 1) for values in known]
+  difference, variance = float(questions.mean()), sum(part for part, _ in parts)
+  if not variance:
+    return difference, difference, difference
+  freedom = variance**2 / sum(part**2 / count for part, count in parts)
+  half = float(scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance))
+  return difference, difference - half, difference + half
 
 
 def _percentiles(draws: np.ndarray) -> tuple[float, float]:
@@ -331,32 +333,17 @@ def _percentiles(draws: np.ndarray) -> tuple[float, float]:
 # ---- drawn means and sums --------------------------------------------------------------------------------------------
 
 
-def resampled_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
-  """[resamples] or [resamples, runs] means of resamples: each of as many rows as there are, drawn with replacement.
-
-  Args:
-    rows: [n] scores, or [n, runs] with one score per run, which are drawn as a whole; n at least 1.
-  """
-  size = len(rows)
-  if size == 1:
-    return np.repeat(rows, resamples, axis=0)
-  distinct, counts = np.unique(rows, axis=0, return_counts=True)
-  if 16 * len(distinct) <= rows.size:  # then drawing the number of each different row is faster than drawing each item
+def resampled_means(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
+  """[resamples] means of resamples: each of as many of the values [n] as there are, drawn with replacement."""
+  size = len(values)
+  distinct, counts = np.unique(values, return_counts=True)
+  if 16 * len(distinct) <= size:  # then drawing the number of each different value is faster than drawing each item
     times = scipy.stats.multinomial(size, counts / size, seed=seed)  # its calls go on drawing where the last one ended
     batch = max(1, COUNTS // len(distinct))
     sizes = (min(batch, resamples - start) for start in range(0, resamples, batch))
     return np.concatenate([times.rvs(some) @ distinct / size for some in sizes])
-  batch, options = max(1, BATCH // rows.size), dict(method="percentile", axis=0, rng=seed)
-  result = scipy.stats.bootstrap((rows,), np.mean, n_resamples=resamples, batch=batch, **options)
-  return np.moveaxis(result.bootstrap_distribution, -1, 0)
-
-
-def run_weights(runs: int, *, resamples: int, seed: int) -> np.ndarray:
-  """[resamples, runs] weights of the runs in the mean of runs - 1 drawn runs; a single run has weight 1."""
-  if runs == 1:
-    return np.ones((1, 1))
-  counts = scipy.stats.multinomial.rvs(runs - 1, np.full(runs, 1 / runs), size=resamples, random_state=seed)
-  return counts / (runs - 1)
+  batch, options = max(1, BATCH // size), dict(method="percentile", rng=seed)
+  return scipy.stats.bootstrap((values,), np.mean, n_resamples=resamples, batch=batch, **options).bootstrap_distribution
 
 
 def signed_sums(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:

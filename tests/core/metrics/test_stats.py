@@ -107,37 +107,21 @@ def test_students_interval_by_hand():
   assert stats.t_interval([0.5, 0.5]) == (0.5, 0.5) and stats.t_interval([1]) == (-math.inf, math.inf)
 
 
-def brute_seeds(x, y, resamples, seed):
-  """The hierarchical bootstrap as it reads: questions, and S - 1 of S runs, drawn one by one."""
-  rng, found = np.random.default_rng(seed), []
-  for _ in range(resamples):
-    asked = rng.integers(0, x.shape[1], x.shape[1])
-    mine, other = (rng.integers(0, len(arm), max(1, len(arm) - 1)) for arm in (x, y))
-    found.append(x[mine][:, asked].mean() - y[other][:, asked].mean())
-  return np.quantile(found, [0.025, 0.975])
-
-
-@pytest.mark.parametrize("questions, levels", [(60, 1), (400, 0)])
-def test_several_runs_of_two_arms(questions, levels):
-  """Against a loop; with few kinds of rows, and with more than are drawn by their numbers."""
-  rng = np.random.default_rng(1)
-  easy = rng.random(questions)
-  x, y = (np.clip(easy + rng.normal(shift, 0.2, (runs, questions)), 0, 1) for shift, runs in ((0.1, 3), (0.0, 2)))
-  if levels:
-    x, y = np.round(x), np.round(y)
-  difference, low, high = stats.seeds_interval(x, y, seed=0)
-  assert difference == pytest.approx(x.mean() - y.mean()) and low < difference < high
-  assert (low, high) == pytest.approx(brute_seeds(x, y, 4000, 0), abs=0.06 * (high - low))
-
-
-def test_one_run_of_each_arm_is_the_paired_bootstrap_and_one_question_has_the_interval_of_its_runs():
-  rng = np.random.default_rng(0)
-  x, y = rng.integers(0, 2, (2, 200))
-  _, low, high = stats.seeds_interval([x], [y], seed=0)
-  assert (low, high) == pytest.approx(stats.bootstrap_interval(x - y, seed=0), abs=0.006)
-  assert stats.seeds_interval([[1.0], [1.0]], [[0.0], [0.0]], seed=0) == (1.0, 1.0, 1.0)
-  difference, low, high = stats.seeds_interval([[0.0], [1.0]], [[0.0], [0.0]], seed=0)
-  assert difference == 0.5 and (low, high) == (0.0, 1.0)
+def test_several_runs_of_two_arms():
+  """Against SciPy where only runs or only questions differ, and by hand where both do."""
+  runs = [[0.1, 0.2, 0.6], [0.3, 0.2]]
+  x, y = (np.repeat(np.asarray(arm)[:, None], 50, axis=1) for arm in runs)
+  welch = scipy.stats.ttest_ind(*runs, equal_var=False).confidence_interval()
+  assert stats.seeds_interval(x, y) == pytest.approx((0.05, welch.low, welch.high))
+  one, other = np.random.default_rng(0).random((2, 40))
+  paired = scipy.stats.ttest_rel(one, other).confidence_interval()
+  for arms in ([one], [other]), ([one, one], [other, other, other]):
+    assert stats.seeds_interval(*arms) == pytest.approx((np.mean(one - other), paired.low, paired.high))
+  # Questions: differences -.5, 0, variance .125 / 2. Runs of x: means .25, .75, variance .125 / 2; y has a single one.
+  # Together .125, with .125² / (2 · .0625²) = 2 degrees of freedom: 4.3027 · √.125 = 1.5212.
+  assert stats.seeds_interval([[0, 0.5], [0.5, 1]], [[0.75, 0.75]]) == pytest.approx((-0.25, -1.7712, 1.2712), abs=1e-4)
+  assert stats.seeds_interval([[1.0], [1.0]], [[0.0], [0.0]]) == (1.0, 1.0, 1.0)
+  assert stats.seeds_interval([[0.0], [1.0]], [[0.0], [0.0]])[1] == pytest.approx(0.5 - 12.706 * 0.5, abs=1e-3)
 
 
 def test_kappas_of_resamples_are_those_of_the_items():
@@ -172,7 +156,7 @@ def test_brier_and_calibration_error_by_hand():
   (stats.wilcoxon, dict(alternative="more"), [([1], [2])], "two-sided"),
   (stats.bootstrap_interval, dict(seed=0), [([],), ([0.5, math.nan],)], "list of finite values"),
   (stats.t_interval, {}, [([],), ([0.5, math.nan],)], "list of finite values"),
-  (stats.seeds_interval, dict(seed=0), [([0], [1]), ([[0, 1]], [[1]]), ([], [[0, 1]])], "same questions are needed"),
+  (stats.seeds_interval, {}, [([0], [1]), ([[0, 1]], [[1]]), ([], [[0, 1]])], "same questions are needed"),
   (stats.brier, {}, [([], []), ([0.5], [1, 0]), ([-0.1], [1]), ([0.5], [2])], "are needed|between 0 and 1"),
 ])  # fmt: skip
 def test_what_cannot_be_measured_is_refused(measure, how, wrong, words):
@@ -221,21 +205,3 @@ def test_signed_sums_are_distributed_as_those_of_single_signs(kind):
   items = np.concatenate([(2 * RNG.integers(0, 2, (4000, 200)) - 1) @ values for _ in range(10)])
   drawn = stats.signed_sums(values, resamples=40_000, seed=0)
   assert apart(drawn, items, np.sqrt(np.square(values).sum())) < 0.12
-
-
-def test_row_means_keep_what_runs_have_in_common(monkeypatch):
-  """Both ways of drawing rows: a score that is the sum of two stays it, and variances are those of means."""
-  monkeypatch.setattr(stats, "COUNTS", 4000)  # of four different rows 1,000 draws at once
-  for values in (RNG.integers(0, 2, (500, 2)).astype(float), RNG.random((500, 2))):
-    rows = np.column_stack([values, values.sum(axis=1)])
-    drawn = stats.resampled_means(rows, resamples=20_000, seed=0)
-    assert drawn[:, 2] == pytest.approx(drawn[:, 0] + drawn[:, 1], abs=1e-6)
-    assert np.cov(drawn.T) == pytest.approx(np.cov(rows.T) / 500, abs=0.05 * np.var(rows[:, 2]) / 500)
-
-
-def test_weights_of_runs():
-  drawn = stats.run_weights(3, resamples=20_000, seed=0)
-  assert np.unique(drawn).tolist() == [0.0, 0.5, 1.0] and np.all(drawn.sum(axis=1) == 1)
-  # The mean of S - 1 draws of the values 0, 1, 5 has the variance s² / S = 7 / 3, s² with S - 1.
-  assert (drawn @ [0.0, 1.0, 5.0]).var() == pytest.approx(7 / 3, rel=0.03)
-  assert stats.run_weights(1, resamples=9, seed=0).tolist() == [[1.0]]
