@@ -156,6 +156,7 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
   assert "first → last step: entropy of a token 0.25 → 0.75 and 0.25 → 0.75." in text
   assert "| after RL | 0.750 | 0.750 | 0.750 | 0.750 | 9 |" in text
   assert "- RL beside after demonstrations, greedy: EM +0.500 [" in text
+  assert "| arena | 4 | 0.250, 0.250 | 0.750, 0.750 | +0.500 [+0.000, +1.000], +0.500 [" in text
 
   rag = tmp_path / "out" / "untrained" / "seed_0" / "evaluations" / "rag"
   rag.mkdir(parents=True)

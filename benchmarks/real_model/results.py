@@ -2,8 +2,8 @@ r"""What the runs of run.py showed: python benchmarks/real_model/results.py [--w
 
 --workdir records its finished runs first, each as a small file of benchmarks/real_model/runs/: the curves, the numbers
 of every evaluation, exact match and F1 of every question, and one question's episodes. Then a table of each system is
-printed from all recorded runs, with the paired differences to the warm start and to the untrained model and their 95 %
-intervals over questions (and over seeds, where there are several). --docs writes all of it into docs/real_model.md,
+printed from all recorded runs, with each seed's paired differences to its warm start and to the untrained model and
+their 95 % intervals over questions. --docs writes all of it into docs/real_model.md,
 between its marks, and draws the curves (docs/real_model.png).
 """
 
@@ -153,13 +153,12 @@ def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, fl
 
 
 def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
-  """A row for each system: exact match before and after RL, greedy, and the paired difference with its interval."""
+  """A row for each system: its seeds' exact match before and after RL, greedy, and the differences with intervals."""
   lines = ["| exact match, greedy | questions | before RL | after RL | difference, 95 % |", "|---|---|---|---|---|"]
   for name, seeds in by_system.items():
     before, after = ([seed["evaluations"][f"{state}_greedy"] for seed in seeds] for state in ("sft", "rl"))
-    rows = {state: _of_all(seeds, f"{state}_greedy") for state in ("sft", "rl")}
-    gap = difference(comparison.compare(rows)["em"])
-    cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), gap)
+    means = (", ".join(f"{one['em']:.3f}" for one in state) for state in (before, after))
+    cells = (name, f"{int(after[0]['n'])}", *means, _differences(seeds, "sft_greedy", "rl_greedy", "em"))
     lines.append(f"| {' | '.join(cells)} |")
   return "\n".join(lines) if lines[2:] else ""
 
@@ -177,22 +176,23 @@ def untrained(methods: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
-  """CLAIMS beside the recorded runs, with docs/papers.md's verdicts, but of intervals over questions for one seed."""
+  """CLAIMS beside each recorded run, with docs/papers.md's verdicts, but of intervals over one seed's questions."""
   lines = ["| run | claim | stated | with | without | difference, 95 % | verdict |", "|---|---|---|---|---|---|---|"]
-  for name, seeds in by_system.items():
+  for name, record in ((name, seed) for name, seeds in by_system.items() for seed in seeds):
     for system, claim, *sides, least in CLAIMS:
-      if seeds[0]["run"]["system"] != system or not all(
-        measure in seed["questions"].get(f"{state}_greedy", {}) for state, measure in sides for seed in seeds
+      if record["run"]["system"] != system or not all(
+        measure in record["questions"].get(f"{state}_greedy", {}) for state, measure in sides
       ):
         continue
-      rows = [[row | dict(em=row[measure]) for row in _of_all(seeds, f"{state}_greedy")] for state, measure in sides]
+      columns = [record["questions"][f"{state}_greedy"] for state, _ in sides]
+      rows = [rows_of([one | dict(em=one[measure])]) for one, (_, measure) in zip(columns, sides)]
       result = comparison.compare(dict(without=rows[1], given=rows[0]))["em"]
       ((gap, _),), ((low, high),) = result["questions"], result["intervals"]
       shown = low > min(0, least) and gap >= least
       verdict = "shown" if shown else "refuted here" if high < least else "not decidable"
       means = [sum(row["em"] for row in side) / len(side) for side in rows]
       numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {gap:+.3f} [{low:+.3f}, {high:+.3f}]"
-      lines.append(f"| {name} | {claim} | {numbers} | {verdict} |")
+      lines.append(f"| {name}, seed {record['run']['seed']} | {claim} | {numbers} | {verdict} |")
   return "\n".join(lines) if lines[2:] else ""
 
 
@@ -223,10 +223,9 @@ def section(name: str, seeds: Sequence[Record]) -> str:
     for before in ("sft", "untrained"):
       both = [f"{state}_{mode}" for state in (before, "rl")]
       if with_both := [seed for seed in seeds if set(both) <= seed["questions"].keys()]:
-        compared = comparison.compare({key: _of_all(with_both, key) for key in both})
-        shown = [f"{measure.upper()} {difference(compared[measure])}" for measure in ("em", "f1")]
-        count = f", {len(with_both)} of {len(seeds)} seeds" * (len(seeds) > 1)
-        lines.append(f"- RL beside {STATES[before]}, {mode}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
+        shown = [f"{measure.upper()} {_differences(with_both, *both, measure)}" for measure in ("em", "f1")]
+        count = f", {len(with_both)} of {len(seeds)} seeds, each for itself" * (len(seeds) > 1)
+        lines.append(f"- RL beside {STATES[before]}, {mode}: {'; '.join(shown)} (95 %, paired, n = {n}{count}).")
   em_where_found = {said: _em_where_found(seeds, state) for state, said in STATES.items()}
   if found := [f"{said} {em:.3f}" for said, em in em_where_found.items() if em is not None]:
     lines.append(f"- Exact match where the searches found an answer, greedy: {', '.join(found)}.")
@@ -252,6 +251,12 @@ def _em_where_found(seeds: Sequence[Record], state: str) -> float | None:
   columns = [seed["questions"].get(f"{state}_greedy", {}) for seed in seeds]
   em = [em for one in columns for em, found in zip(one.get("em", []), one.get(FOUND, [])) if found]
   return sum(em) / len(em) if em else None
+
+
+def _differences(seeds: Sequence[Record], before: str, after: str, measure: str) -> str:
+  """The paired difference of two evaluations in each seed."""
+  both = [{key: rows_of([seed["questions"][key]]) for key in (before, after)} for seed in seeds]
+  return ", ".join(difference(comparison.compare(rows)[measure]) for rows in both)
 
 
 def difference(result: Mapping[str, Any]) -> str:
@@ -312,11 +317,6 @@ def questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
     if values := [row.get({"measure": "measures"}.get(kind, kind), {}).get(name) for row in rows if kind]:
       columns[name] = [*map(rounded, values)]
   return columns
-
-
-def _of_all(seeds: Sequence[Record], evaluation: str) -> list[dict[str, Any]]:
-  """The rows of an evaluation, of all seeds."""
-  return rows_of([seed["questions"][evaluation] for seed in seeds])
 
 
 def rows_of(columns: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
