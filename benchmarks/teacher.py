@@ -382,7 +382,7 @@ Runs that are missing: {missing}.
 - A policy that does not copy names yet learns it from neither in so few episodes: with the teacher EM rose a little,
   with GRPO it fell (+.07 over the run, better in five seeds of five). Fine-tune it first.
 - At 135M (below), after 640 demonstrations and 1,024 episodes a run, neither GRPO nor `:opsd` moved the greedy answers:
-  a difference of more than .05 is excluded. The teacher of queries has next to nothing to say: demonstrations search
+  a difference of more than .06 is excluded. The teacher of queries has next to nothing to say: demonstrations search
   with the question, so does the policy, and what it finds stays the same. Two thirds of the groups had no spread, so
   GRPO had few episodes to learn from; at this size it takes several times as many ([a real model](real_model.md)).
   Teach queries where the right ones differ from the question.
