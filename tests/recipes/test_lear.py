@@ -37,6 +37,8 @@ def test_published_fixture():
   assert reward == pytest.approx(0.8554, abs=5e-5)
   # The paper's γ is 0 and more: u^0 = 1, so evidence of any length is paid.
   assert scored(said(), recipes.get("lear", gamma=0.0))[0]["length"] == pytest.approx((0.8808 + 1) / 2, abs=5e-5)
+  with pytest.raises(ValueError, match="omega=1.5"):  # the paper's ω is in [0, 1]
+    recipes.get("lear", omega=1.5)
 
 
 def test_the_floor_of_the_deviation():
