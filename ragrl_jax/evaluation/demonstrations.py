@@ -120,7 +120,9 @@ class Maker:
       return "a turn longer than config.rollout.max_new_tokens"
     if episode.ended == "searches":
       return "more searches than config.switches.max_searches"
-    if self.recipe.outcome(example, episode) != 1.0 or self.recipe.score(example, episode).get("format", 1.0) != 1.0:
+    terms = self.recipe.score(example, episode)
+    paid = [self.recipe.outcome(example, episode), terms.get("format", 1.0), terms.get("accuracy", 1.0)]
+    if paid != [1.0, 1.0, 1.0]:
       return "the recipe does not give it the full reward for format and answer"
     tricks = self.recipe.unearned(example, episode) if self.recipe.unearned is not None else {}
     trick_used = next((trick for trick, used in tricks.items() if used), None)

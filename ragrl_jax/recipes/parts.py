@@ -45,7 +45,8 @@ class SectionParser(Parser):
     In a format with a thought, one that is never closed hides nothing.
     """
     mark = structs.THOUGHT if "think" in self.sections else "think>"
-    return text if name == "think" or mark not in text else spoken(text).lstrip()
+    said = text if name == "think" or mark not in text else spoken(text)
+    return said if said == text else said.lstrip()
 
   def begin(self, text: str, reply: str) -> int:
     """Where this `reply` begins in the text."""

@@ -47,6 +47,7 @@ def test_format():
     (said("", "", ""), 1, 1),
     (said() + "\njunk\nmore", 0, 1),  # only the line must end there
     (said() + " ", 1, 0), (said() + " junk", 0, 0), ("\n" + said(), 0, 0), (" " + said(), 0, 0), ("x" + said(), 0, 0),
+    (" " + said(analysis="I think> so"), 0, 0),  # no thought was left out
     (said(analysis="a < b"), 1, 0), (said(analysis="<i>x</i>"), 1, 0), (said(analysis="<answer>x</answer>"), 0, 0),
     (said().replace("<analysis>see 1 and 5</analysis>\n", ""), 0, 0),
     (said().replace("</answer>", ""), 0, 0), (said() + said(), 0, 0), (said() + "\n" + said(), 0, 1),

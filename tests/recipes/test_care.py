@@ -243,7 +243,7 @@ def test_what_is_earned_stays_earned_when_guarded():
   for preset, text, reward in (
     ("paper", said(ONE), 1.0), ("paper", said(TWO), 1.0), ("paper", said(ONE, answer="Paris Rome"), 0.3 + 0.7 * 2 / 3),
     ("paper", said("nowhere at all is it"), 0.8), ("no_retrieval", "<think> x </think> Answer: Paris", 0.8),
-    ("mean", said(ONE, "nowhere at all"), 0.9),
+    ("mean", said(ONE, "nowhere at all"), 0.9), ("paper", said("nowhere"), 0.8),  # an invented quote is no trick
   ):  # fmt: skip
     for guarded in (False, True):
       got, tricks = unearned.earned("care", preset, EXAMPLE, text, guarded=guarded)

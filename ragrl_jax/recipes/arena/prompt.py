@@ -53,8 +53,8 @@ class Parser(parts.SectionParser):
   """Reads single sections as `parts.SectionParser` does: `section`, `answer`.
 
   Attributes:
-    shape: "strict": the text consists of the sections, with only white space around them, and no body contains one of
-      their tags. "repo": as in the authors' code, which allows further lines at the end and forbids "a < b".
+    shape: "strict": the text begins with the first section, has only white space after each, and no body contains one
+      of their tags. "repo": as in the authors' code, which allows further lines at the end and forbids "a < b".
   """
 
   shape: str = "strict"

@@ -42,7 +42,7 @@ class Switches(recipe_lib.Switches):
   accuracy: str = setting("f1", "f1: SQuAD's; set_f1: over sets of raw words", choices=("f1", "set_f1"))
   retrieval: str = setting(
     "strict",
-    "strict: 1 if every quote is real, else 0; mean: the share of real quotes; repo: near ones count half",
+    "strict: 1 if there are quotes, all of them real, else 0; mean: the share of real ones; repo: near ones count half",
     choices=("strict", "mean", "repo"),
   )
   quote_words: int = setting(0, "shortest quote, which must also not cut a word; 0: no limit", unit="words", least=0)

@@ -49,9 +49,8 @@ def find_span(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> 
   pair = parser.pair(text, name)
   if pair is None:
     return None
-  inner = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
-  start = pair.start + len(f"<{name}>") + len(inner) - len(inner.lstrip())
-  return _span(text, ends, slice(pair.start, pair.end), slice(start, start + len(inner.strip())))
+  whole, inner = slice(pair.start, pair.end), slice(pair.start + len(f"<{name}>"), pair.end - len(f"</{name}>"))
+  return _span(text, ends, whole, inner)
 
 
 def whole_span(tokenizer: Any, ids: Sequence[int], parser: Parser) -> Span | None:
@@ -72,16 +71,18 @@ def _letters(tokenizer: Any, ids: Sequence[int]) -> tuple[str, list[int]]:
   return b"".join(pieces).decode("latin-1"), list(itertools.accumulate(map(len, pieces)))
 
 
-def _span(text: str, ends: list[int], whole: slice, body: slice) -> Span:
-  """The span of text[whole], a section, whose body is text[body]."""
-  starts = [0, *ends[:-1]]
+def _span(text: str, ends: list[int], whole: slice, inner: slice) -> Span:
+  """The span of text[whole], a section, whose body is text[inner] without white space at its ends."""
+  body = text[inner].encode("latin-1")  # bytes, since half of a letter may look like white space
+  begin = inner.start + len(body) - len(body.lstrip())
+  stop, starts = begin + len(body.strip()), [0, *ends[:-1]]
   end = bisect.bisect_left(ends, whole.stop)
   end += ends[end] == whole.stop  # a following EOS has no bytes and is left out
   rest = _text(text[ends[end - 1] if end else 0 : whole.stop])
   first = min(bisect.bisect_left(starts, whole.start), end)  # at the end: one or two tokens contain the whole section
   lead = _text(text[whole.start : starts[first] if first < end else whole.stop])
   tail = rest if first < end else ""
-  count = bisect.bisect_left(starts, body.stop) - bisect.bisect_right(ends, body.start) if body.stop > body.start else 0
+  count = bisect.bisect_left(starts, stop) - bisect.bisect_right(ends, begin) if stop > begin else 0
   return Span(count, end, rest, lead=lead, first=first, tail=tail)
 
 

@@ -20,7 +20,7 @@ PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` →
 
 @dataclasses.dataclass(frozen=True)
 class Switches(recipe_lib.Switches):
-  """The paper's values. README.md says where the authors' code differs."""
+  """The paper's values. README.md says which of them are ours, because the paper gives none."""
 
   instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
   reply: str = setting(
@@ -43,7 +43,7 @@ class Switches(recipe_lib.Switches):
   unit: str = setting("word", "unit of F1; the published tables seem to use char", choices=("word", "char"))
   tau: float = setting(0.5, "τ of the reward for the reason's length", above=0)
   gamma: float = setting(0.5, "γ of the reward for the evidence's length", least=0)
-  omega: float = setting(0.9, "ω of the reward for the evidence's length")
+  omega: float = setting(0.9, "ω of the reward for the evidence's length", least=0, most=1)
   answer_weight: float = setting(0.8, "weight of the term answer")
   length_weight: float = setting(0.1, "weight of the term length")
   format_weight: float = setting(0.1, "weight of the term format")
