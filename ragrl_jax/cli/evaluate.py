@@ -3,7 +3,8 @@
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes a setting. A model without a
 run needs --config NAME. Without --checkpoint, the model --config.endpoint.model=NAME behind a server answers
 (docs/howto/evaluate.md).
---best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one.
+--best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one. The run
+must have kept it (config.checkpoint.keep).
 
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With
 --seeds=3 each question is answered three times, and DIR/seed_0, DIR/seed_1 and DIR/seed_2 hold one evaluation each.
