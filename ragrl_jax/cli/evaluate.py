@@ -3,8 +3,7 @@
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes a setting. A model without a
 run needs --config NAME. Without --checkpoint, the model --config.endpoint.model=NAME behind a server answers
 (docs/howto/evaluate.md).
---best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one. The run
-must have kept it (config.checkpoint.keep).
+--best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one.
 
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With
 --seeds=3 each question is answered three times, and DIR/seed_0, DIR/seed_1 and DIR/seed_2 hold one evaluation each.
@@ -27,7 +26,7 @@ FROM_CHECKPOINT = "run"
 CONFIG = commands.config_flag(required=False)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
-  "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
+  "best", "", "Evaluate the checkpoint with the highest value of this metric, such as evaluation/em, if it was kept."
 )
 DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.", required=True)
