@@ -72,7 +72,7 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 	$(RUN) -m ragrl_jax quickstart --workdir out/quickstart
 	@echo 'ragrl is in $(VENV): source $(VENV)/bin/activate'
 
-real-model: $(VENV)/.ready  ## train a real 135M model on real questions (57 minutes on 2 cores): SYSTEM=arena; goes on after a kill
+real-model: $(VENV)/.ready  ## train a real 135M model on real questions (55 minutes on 2 cores): SYSTEM=arena; goes on after a kill
 	$(RUN) benchmarks/real_model/run.py --workdir out/real_model --system $(or $(SYSTEM),arena) --seed $(or $(SEED),0)
 	@echo 'ragrl is in $(VENV): source $(VENV)/bin/activate'
 

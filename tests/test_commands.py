@@ -254,6 +254,7 @@ def test_a_flag_that_is_missing_or_would_have_no_effect_is_named(words, says):
 
 def test_help_is_short_and_shows_no_default_config_whole():
   assert len(ragrl("quickstart", "--help", says="quickstart").stdout.splitlines()) < 25
+  assert "Share of each file, in any unit. [80,20]" in ragrl("split", "--help", says="Splits").stdout
   lines = ragrl("evaluate", "--help", says="Scores a checkpoint: ragrl evaluate").stdout.splitlines()
   assert len(lines) < 25
   for flag in ("--checkpoint", "--data", "--out", "--config.A.B=VALUE", "--traceback", "--helpfull"):

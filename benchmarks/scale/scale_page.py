@@ -326,7 +326,7 @@ The parts of a step's time, each with its limit, and the bytes that a chip sends
 {parts}
 
 The accuracy of the arithmetic, over compiled cases that fit. The numbers of copies of an array that are live at the
-same time were fitted to the first two cases and three earlier compilations of Qwen2.5-7B, all for TPUs; the other cases
+same time were fitted to search_r1 on v5e-64 and four earlier compilations of Qwen2.5-7B, all for TPUs; only other cases
 are predictions. Step times agree because both sides use the same arithmetic for operations and HBM traffic, and the
 compiler's additional traffic rarely is the limit.
 

@@ -370,7 +370,8 @@ def usage(module: types.ModuleType, full: bool = False) -> str:
   lines = [inspect.cleandoc(module.__doc__ or ""), ""]
   for flag in shown_flags.values():
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
-    default = "" if not plain else f" [{flag.default}]".replace(str(config_lib.folder()), "configs")
+    shown = ",".join(flag.default) if isinstance(flag.default, list) else flag.default
+    default = "" if not plain else f" [{shown}]".replace(str(config_lib.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   all_settings = []
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown_flags.values()):

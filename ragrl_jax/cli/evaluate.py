@@ -26,7 +26,7 @@ FROM_CHECKPOINT = "run"
 CONFIG = commands.config_flag(required=False)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
-  "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
+  "best", "", "Evaluate the checkpoint with the highest value of this metric, such as evaluation/em, if it was kept."
 )
 DATA = commands.data_flag()
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.", required=True)

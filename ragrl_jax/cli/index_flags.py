@@ -11,7 +11,9 @@ from ragrl_jax.cli import commands
 from ragrl_jax.run import questions
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever or a database.")
-OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questions' own passages.")
+OWN = flags.DEFINE_bool(
+  "own_passages", True, "--noown_passages: drop the questions' own; recall with --index does, unless this is given."
+)
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to retrieve per question.", lower_bound=1)
 
 

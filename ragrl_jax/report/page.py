@@ -75,7 +75,8 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
   rows = metrics.read_metrics(workdir)
   if not rows and not config_lib.is_run(workdir):
     raise ValueError(
-      f"{workdir} holds neither a run's config.json nor {metrics.FILE}: give the --workdir of a training run."
+      f"{workdir} holds neither a run's config.json nor {metrics.FILE}: name a run's or an evaluation's folder "
+      "(--workdir)."
     )
   summary = jsonl.read_object(workdir / "summary.json")
   return {

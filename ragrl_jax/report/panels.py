@@ -59,7 +59,7 @@ PANELS = (
         zero_is_off=True),
   Panel("Loss", "The minimised value; in RL its size is not informative", "loss", {"loss": "loss"}),
   Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
-  Panel("Clip fraction", "Trained tokens whose ratio left the clip range", "share",
+  Panel("Clip fraction", "Trained tokens at which the clip acts", "share",
         {"clipped": "clip_fraction", "dual": "dual_clip_fraction"}, zero_is_off=True),
   Panel("Sampler mismatch", "|log-probability as sampled − as scored|", "nats", {"mismatch": "mismatch"},
         zero_is_off=True),

@@ -84,7 +84,7 @@ DETECTORS = (
   Detector(  # a reply without a thought counts as 0, so the start may be a fraction of a token
     "tokens/thought",
     "thoughts grow without end",
-    "config.reward.overlong_limit, or " + SLOWER,
+    "config.reward.overlong_limit with overlong_buffer, or " + SLOWER,
     high=3.0,
     rise=16,
     hold=2,

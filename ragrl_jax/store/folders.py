@@ -70,7 +70,8 @@ def empty(path: pathlib.Path) -> pathlib.Path:
   if foreign := sorted(name for name in files_now if name != MARKER and files_now[name] != own_files.get(name)):
     raise ValueError(
       f"{path}: {foreign[0]} (of {len(foreign)} such files) was not written by this command, or was changed since, "
-      "and it needs an empty folder. Nothing was touched: name a new folder."
+      "and it needs an empty folder. Nothing was touched: name a new folder, or remove this one if a killed call has "
+      "written all of it."
     )
   for name in files_now:
     (path / name).unlink()

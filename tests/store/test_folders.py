@@ -69,7 +69,7 @@ def thesis(tmp_path):
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path, thesis):
-  refused("was not written by this command.*Nothing was touched: name a new folder", folders.empty, tmp_path)
+  refused("was not written by this command.*Nothing was touched: name a new.*, or remove this", folders.empty, tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
