@@ -16,6 +16,7 @@ TERMS = {
   "think_answer": "answer after its thought",
 }
 _NAMES = ("think", "search", "answer")
+_READS = ("open", "find")  # count as searches where an agent reads documents (search_r1's preset browse)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,8 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
         answer = answers[-1]
         before = _last_before(thoughts, answer.start)
         answered = [(latest if before is None else before, answer.body.strip() or None)]
-      query = tags.last(acted, "search") if action == "last" else tags.first_match(acted, "search")
+      find = tags.last if action == "last" else tags.first_match
+      query = find(acted, "search") or find(acted, _READS)
       query_thought = None if query is None else _last_before(thoughts, query.start)
       latest = thoughts[-1].body.strip() if thoughts else latest
     elif segment.found is not None:

@@ -130,6 +130,8 @@ class GroupSampler:
     current, self.next, self._taken = self.next, NextStep(), self.cursor  # each group is trained on once
     if current.groups is not None:
       return _checked(step, current.groups)
+    if self._surplus and self._filter.metric != "none":  # a stage that begins with this step may pay its samples alike
+      self._surplus = tuple(self._with_spread(self._surplus, step)[0])
     with contextlib.ExitStack() as stack:
       session, missing = stack.enter_context(self._session()), self._prompts - len(self._surplus)
       first = self._start(session, step, current.draw or self._next_draw(missing)) if missing > 0 else None

@@ -8,6 +8,7 @@ from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import NOTICE, in_shape
 from ragrl_jax.recipes.search_r1.recipe import BROWSE_NOTICE
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 from ragrl_jax.testing import scripted
 
@@ -83,6 +84,10 @@ def test_documents_are_opened_and_words_are_found_in_them():
   assert episode.searches[2].text == passages.block([far]) and "</find>" not in episode.searches[2].text
   assert episode.segments[-1].text == "<open> 1 </open>"  # a turn ends at its first action
   assert browse.stops == stops and episode.ended == "searches"
+  script = ["<think> a </think><search> x </search>", "<think> b </think><open> 1 </open>", "<find> y </find>", *"xx"]
+  read, _ = scripted.play(browse, EXAMPLE, script, [[FRANCE]] * 3)
+  want = ("a", "x"), ("b", "open p7"), (None, "find y in p7")  # to a judge these are queries, and b leads to one
+  assert steps(read.turns).think_search == want
   for number in ("0", "-1", "two", "", "00000000002", "1" * 4000, "²"):
     script = ["<search> x </search>", f"<open> {number} </open>", *"xxxx"]
     assert scripted.play(browse, EXAMPLE, script, [[FRANCE]])[0].num_searches == 1

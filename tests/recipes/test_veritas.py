@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 import math
+import pathlib
 import random
 import time
 from unittest import mock
@@ -31,6 +32,7 @@ SAID = (
 TURNS = [
   ("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]), ("model", SAID[2]),
 ]  # fmt: skip
+README = pathlib.Path(recipes.__file__).parent / "veritas" / "README.md"
 paper, every = recipes.get("veritas"), recipes.get("veritas", judge_search=True, judge_answer=True)
 episode = lambda turns, recipe=paper, **facts: Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
 pairs = lambda turns: steps(episode(turns).turns)
@@ -226,6 +228,8 @@ def test_the_ramp_is_in_epochs_of_the_runs_own_questions():
   weight = lambda recipe, step: recipe.weights(step)["information_think"]
   # The paper's 169,615 questions: 331.3 steps of 512, 662.6 of 256. There T2 is step 994 of 1005.
   halved = paper.paced(169_615 / 256)
+  full = sum(weight(halved, step) == 0.05 for step in range(1, 1006))
+  assert f"the last {full} of 1005 steps" in README.read_text(encoding="utf-8")
   assert weight(halved, 663) == 0.0 < weight(halved, 664) and weight(halved, 993) < weight(halved, 994) == 0.05
   assert halved.cut_short(900) and not halved.cut_short(994) and halved.switches == paper.switches
   few = recipes.get("veritas", ramp_start_epochs=0.5, ramp_end_epochs=2.0).paced(10)

@@ -120,6 +120,12 @@ def test_kept_surplus_comes_first_in_the_next_step_and_is_counted_as_stale():
   assert [e.version for e in second.episodes] == [0, 0, 1, 1, 1, 1]
   rollout.version = 2
   assert prompts(sampler.take(3))[0] == 7
+  # A stage that begins with step 2 pays the samples of prompt 4 alike.
+  stage = lambda asked, played, step: spread_in(*{1, 2, 3, 4, 5, 6, 7} - ({4} if step > 1 else set()))(
+    asked, played, step
+  )
+  rollout, sampler = make(stage, surplus="keep")
+  assert prompts(sampler.take(1)) == [1, 2, 3] and prompts(sampler.take(2)) == [5, 6, 7]
 
 
 def test_a_draw_asks_for_what_is_missing_over_the_share_that_was_kept():
