@@ -360,6 +360,7 @@ class Replica:
       if conversation.lane != NO_LANE:  # it may have been swapped out for an older one
         if self.grow(conversation, conversation.cached + min(self._sizes.ahead, conversation.budget)):
           self._table[conversation.lane, : len(conversation.pages)] = conversation.pages
+          self._lanes.slot[conversation.lane] = conversation.slot  # with nothing cached, it may have got one only now
 
   def drawing(self) -> Iterator[ConversationState]:
     """The conversations in lanes."""
