@@ -73,18 +73,6 @@ def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   assert [replica.slots.free for replica in engine(**sizes)._replicas] == [engine(**sizes).sizes.slots]
 
 
-def test_a_text_of_one_token_has_its_memory_from_its_first_lane_on():
-  async def short(example, policy, tools):
-    talk = policy.start([7]).fork(at=1)  # nothing to prefill, and no prompt to share
-    for _ in range(2):
-      await talk.generate(max_new_tokens=9)
-      talk.observe([7] * 9)
-    return talk.end()
-
-  (episode,) = kit.rollout(engine(pages=8), short).run(kit.requests(1, 1), step=0)
-  np.testing.assert_allclose(*kit.scored(episode, forward=jax.jit(model())), atol=1e-5)
-
-
 @pytest.mark.long  # compiles engines for several devices
 @pytest.mark.parametrize("devices, speculate", [(2, 0), (4, 3)])
 def test_devices_that_share_the_heads_draw_the_tokens_of_one(devices, speculate):
