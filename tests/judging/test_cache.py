@@ -81,6 +81,15 @@ def test_many_threads_and_two_runs_share_a_file(tmp_path):
     said = [*pool.map(work, range(8))]
   assert all(verdicts == said[0] for verdicts in said)
 
+  class Unsaved(dict):
+    def __contains__(self, key):  # at this moment another thread has written all values
+      cache._unsaved = {}
+      return super().__contains__(key)
+
+  cache = runs[0]._cache
+  cache._unsaved = Unsaved(key=1)
+  assert cache.get(["key"]) == dict(key=1)
+
 
 def judge_for_ever(file, start, said):
   """Judges numbered claims, ten at a time, and says up to which number all are stored."""
