@@ -299,6 +299,19 @@ def test_each_outage_has_its_own_time(monkeypatch):
   assert outage.wait("down") and now[0] >= 105.0 and len(said) == 4
 
 
+def test_the_halves_of_a_refused_call_share_its_time(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(outage_lib, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+  def refuses(texts, deadline):
+    now[0] = max(now[0], min(now[0] + 6, deadline))
+    raise outage_lib.Failed.of_status(413, "long")
+
+  calls = outage_lib.Calls("it", lambda: True, timeout_s=10.0, retries=0)
+  refused("status 413", calls.in_batches, list("abcdefgh"), refuses, error=api.RetrievalFailed)
+  assert now[0] == 10
+
+
 def test_closing_ends_the_wait():
   waiting = threading.Event()
   with kit.nobody() as address, concurrent.futures.ThreadPoolExecutor(1) as pool:
