@@ -134,6 +134,16 @@ def test_an_interruption_ends_the_thread_that_serves():
   assert type(told) is RuntimeError and str(told) == "interrupted by KeyboardInterrupt"
 
 
+def test_a_call_that_comes_when_the_serving_has_just_ended_is_made():
+  calls, inside, ended = dispatch.Dispatch(), threading.Event(), threading.Event()
+  calls.post = lambda *call: inside.set() or ended.wait(60) and dispatch.Dispatch.post(calls, *call)
+  with calls.serving():
+    asked = client.daemon(calls.call, lambda: "made")
+    assert inside.wait(60)
+  ended.set()
+  assert asked.result(9) == "made"
+
+
 def test_a_search_that_was_given_up_does_not_disturb_others():
   async def one_gives_up():
     tools = RetrievalTools(Retriever(lambda *_: time.sleep(0.05)))
@@ -157,6 +167,17 @@ def test_a_deadline_fails_its_searches_and_a_running_one_does_not_keep_the_proce
   assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
   assert threads[0].is_alive() and threads[0].daemon
   release.set()
+
+
+def test_what_was_given_up_while_it_waited_is_not_asked_later():
+  release, retriever = threading.Event(), Retriever(lambda *_: release.wait(60) and None)
+  tools = RetrievalTools(retriever, workers=1, timeout_s=0.05)
+  assert all(isinstance(ask(tools, query)[0], ToolFailed) for query in "ab")
+  count = lambda: sum(thread.name == "tools-search" for thread in threading.enumerate())
+  until(lambda: count() == 1)  # the thread of "b" ends without its turn
+  release.set()
+  until(lambda: count() == 0)
+  assert [queries for queries, _ in retriever.batches] == [("a",)]
 
 
 class Judge:
