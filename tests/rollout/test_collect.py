@@ -109,7 +109,8 @@ def test_the_pending_turn_of_a_failed_episode_disturbs_no_other():
         await asyncio.sleep(0.001)
       raise structs.ToolFailed("no judge")
 
-    await asyncio.gather(talk.generate(max_new_tokens=60), fails())
+    goes_on = talk.generate(max_new_tokens=60, stop=kit.STOPS, ends=lambda text: False)
+    await asyncio.gather(goes_on, fails())
 
   played = rollout(engine(), play)
   asked = requests(4, 4)
