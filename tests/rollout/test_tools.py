@@ -135,13 +135,16 @@ def test_an_interruption_ends_the_thread_that_serves():
 
 
 def test_a_call_that_comes_when_the_serving_has_just_ended_is_made():
-  calls, inside, ended = dispatch.Dispatch(), threading.Event(), threading.Event()
-  calls.post = lambda *call: inside.set() or ended.wait(60) and dispatch.Dispatch.post(calls, *call)
-  with calls.serving():
-    asked = client.daemon(calls.call, lambda: "made")
-    assert inside.wait(60)
-  ended.set()
-  assert asked.result(9) == "made"
+  calls = dispatch.Dispatch()
+  calls._server, post = -1, calls.post  # another thread, which stops after this look
+  calls.post = lambda *call: setattr(calls, "_server", None) or post(*call)
+  assert client.daemon(calls.call, lambda: "made").result(9) == "made"
+
+
+def test_a_search_for_which_no_thread_starts_is_an_error(monkeypatch):
+  monkeypatch.setattr(threading.Thread, "start", lambda self: raising(RuntimeError("no new thread"))((), 0))
+  with pytest.raises(RuntimeError, match="no new thread"):
+    asyncio.run(asyncio.wait_for(RetrievalTools(Retriever()).search("a"), 9))
 
 
 def test_a_search_that_was_given_up_does_not_disturb_others():
