@@ -185,7 +185,10 @@ def daemon(function: Callable[..., Any], *arguments: Any, name: str = "chat") ->
     except BaseException as error:  # noqa: BLE001 — raised where the result is asked for
       future.set_exception(error)
 
-  threading.Thread(target=work, name=name, daemon=True).start()
+  try:
+    threading.Thread(target=work, name=name, daemon=True).start()
+  except RuntimeError as error:  # the system has no more threads; who waits for the result must know
+    future.set_exception(error)
   return future
 
 

@@ -327,13 +327,16 @@ class Replica:
     return prompts[: self._sizes.widths[width]]
 
   def batch(self, width: int) -> list[ConversationState]:
-    """Conversations for an extension of this width: full batches, or a partial one only if lanes would stay empty."""
+    """Conversations for an extension of this width: full batches, or a partial one only if lanes would stay empty.
+
+    If no lane samples, those that are ready may lack the pages of older ones, so nobody waits for them.
+    """
     n = self._sizes.widths[width]
     first: dict[bytes, ConversationState] = {}  # of each history; the others will share its pages
     for conversation in self._prefilling:
       first.setdefault(conversation.histories[-1], conversation)
     candidates = [c for c in first.values() if self._sizes.width(c.missing) == width][:n]
-    if len(candidates) < n and self.live + len(self._ready) >= len(self._lane):
+    if len(candidates) < n and self.live and self.live + len(self._ready) >= len(self._lane):
       return []
     grown = [c for c in candidates if c in self._prefilling and self.grow(c, c.cached + min(c.missing, width))]
     return [c for c in grown if c in self._prefilling]  # it may have been swapped out for an older one
@@ -360,6 +363,7 @@ class Replica:
       if conversation.lane != NO_LANE:  # it may have been swapped out for an older one
         if self.grow(conversation, conversation.cached + min(self._sizes.ahead, conversation.budget)):
           self._table[conversation.lane, : len(conversation.pages)] = conversation.pages
+          self._lanes.slot[conversation.lane] = conversation.slot  # with nothing cached, it may have got one only now
 
   def drawing(self) -> Iterator[ConversationState]:
     """The conversations in lanes."""

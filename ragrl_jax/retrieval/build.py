@@ -245,7 +245,7 @@ def _stale(
       f"{out}: it has an index of another request (other {', '.join(sorted(differs))}): choose another "
       "folder, or build with overwrite=True (--overwrite)."
     )
-  of_vectors = (encoders.FITTED, vectors.FILE, vectors.SCALES, dense.PROGRESS, "corpus", "bm25")
+  of_vectors = (dense.PROGRESS, encoders.FITTED, vectors.FILE, vectors.SCALES, "corpus", "bm25")
   return (INDEX, "index.faiss", *(() if same_vectors else of_vectors))
 
 

@@ -103,6 +103,7 @@ def encode_corpus(
   if done.get("by", by) != by:
     done = dict(rows=0, max_norm=0.0)
     (folder / "index.faiss").unlink(missing_ok=True)
+    notes.unlink()  # before the vectors go: after a kill, they would be taken for that encoder's
   if done["rows"]:
     vectors = vectors_lib.open_mapped(folder, mode="r+")
   else:

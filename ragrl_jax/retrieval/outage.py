@@ -102,10 +102,11 @@ class Calls:
       RetrievalFailed: no valid answer within retries, deadline and wait; the message names the queries.
     """
     batches = (texts[start : start + self._batch] for start in range(0, len(texts), self._batch))
-    return [found for batch in batches for found in self._ask(batch, call)]
+    patience = self._deadline + self._wait
+    return [found for batch in batches for found in self._ask(batch, call, time.monotonic() + patience)]
 
-  def _ask(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers]) -> api.Answers:
-    attempt, give_up = _Tried(), time.monotonic() + self._deadline + self._wait
+  def _ask(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], give_up: float) -> api.Answers:
+    attempt = _Tried()
     result = self._tries(texts, call, attempt, give_up)
     was_away = True
     while result is None and attempt.away and self._wait and time.monotonic() < give_up:
@@ -121,7 +122,7 @@ class Calls:
       self._outage.over()
       return result
     if attempt.apart and len(texts) > 1:
-      return self._halves(texts, call)
+      return self._halves(texts, call, give_up)
     some = ", ".join(f"{text!r:.80}" for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
     *before, why = attempt.reasons
     if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
@@ -129,11 +130,11 @@ class Calls:
     why = addresses.without_credentials(why)
     raise api.RetrievalFailed(f"no passages for {some} from {self._name} after {attempt.calls} calls: {why}.", texts)
 
-  def _halves(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers]) -> api.Answers:
+  def _halves(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], give_up: float) -> api.Answers:
     answers, failures = [], []
     for half in (texts[: len(texts) // 2], texts[len(texts) // 2 :]):
       try:
-        answers += self._ask(half, call)
+        answers += self._ask(half, call, give_up)
       except api.RetrievalFailed as failure:
         failures.append(failure)
     if failures:

@@ -179,9 +179,18 @@ class Rollout:
     """The event loop, which runs in its own thread."""
     if self._loop is None:
       self._loop = asyncio.new_event_loop()
-      self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+      self._thread = threading.Thread(target=_run, args=(self._loop,), name="episodes", daemon=True)
       self._thread.start()
     return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+  """Runs the loop until it is stopped."""
+  while True:
+    try:
+      return loop.run_forever()
+    except (SystemExit, KeyboardInterrupt):  # of a task, whose error it is; the loop goes on for the others
+      pass
 
 
 async def _cancelled() -> None:
@@ -350,17 +359,15 @@ class Session:
     self.tasks.discard(task)
     if self._cancelling and task.cancelled():  # because the run is over
       return
-    if task.cancelled():
-      name = started.requests[number].example.id
-      error = RuntimeError(
-        f"the play of {name!r} was cancelled (asyncio.CancelledError): something that it awaits was cancelled. Catch "
-        "this error in the play; a ToolFailed in its place ends only the episode."
-      )
-      self.rollout.dispatch.post(self._fail, error)
-    elif task.exception() is not None:
-      self.rollout.dispatch.post(self._fail, task.exception())
-    else:
+    error = asyncio.CancelledError("something that it awaits was cancelled") if task.cancelled() else task.exception()
+    if error is None:
       self.rollout.dispatch.post(self._keep, started, number, task.result())
+      return
+    if not isinstance(error, Exception):  # no step would be saved before it ends the run
+      says = f"the play of {started.requests[number].example.id!r} raised {type(error).__name__}: {error}. Catch this "
+      says += "error in the play; a ToolFailed in its place ends only the episode."
+      error = RuntimeError(says).with_traceback(error.__traceback__)
+    self.rollout.dispatch.post(self._fail, error)
 
   def _cancel(self, stopped: threading.Event) -> None:
     self._cancelling, tasks = True, list(self.tasks)

@@ -181,6 +181,7 @@ class Conversation:
       result = await policy.client.submit(turn)
       # A cancelled generate() does not get here. The engine finishes the turn, and the conversation can only be closed.
       self._generating = False
+      self._check_idle("generate")  # a task that the play left running must not go on
       self._ids += result.ids
       # The context ended the turn, not max_new_tokens, so the episode ends with "budget".
       self._full = result.stop == lanes.FULL and room <= budget

@@ -32,6 +32,8 @@ class Dispatch:
       return function(*args)
     answer: concurrent.futures.Future = concurrent.futures.Future()
     self.post(_answer, answer, function, args)
+    if self._server is None:  # it has ended since, and may have looked into the queue before
+      self.serve()
     return answer.result()
 
   def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -183,8 +183,12 @@ class _Batches:
     """The answers. The samples of a group often ask the same: each different question is asked once."""
     different = list(dict.fromkeys(questions))
     try:
-      with self._permits:
+      if not self._permits.acquire(timeout=self._timeout_s):
+        raise TimeoutError  # nobody waits for the answers any more
+      try:
         answers = self._function(different, option)
+      finally:
+        self._permits.release()
     except BaseException as raised:
       if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, concurrent.futures.CancelledError)):
         raise

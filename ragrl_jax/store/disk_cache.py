@@ -73,7 +73,8 @@ class Cache:
       rows = ((key, connection.execute("SELECT value, checksum FROM entries WHERE key = ?", (key,))) for key in keys)
       return {key: _decode(key, *row) for key, matches in rows for row in matches}
 
-    return {key: self._unsaved[key] for key in keys if key in self._unsaved} | self._use(read, {})
+    unsaved = self._unsaved  # another thread that has stored some replaces it
+    return {key: unsaved[key] for key in keys if key in unsaved} | self._use(read, {})
 
   def add(self, values: Mapping[str, Any]) -> dict[str, Any]:
     """Stores the values, and returns the final one of each key: the one that was stored first."""

@@ -80,6 +80,10 @@ def test_many_threads_and_two_runs_share_a_file(tmp_path):
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
     said = [*pool.map(work, range(8))]
   assert all(verdicts == said[0] for verdicts in said)
+  cache = runs[0]._cache
+  written = lambda self, key: setattr(cache, "_unsaved", {}) or key in self.keys()  # by another thread, at a first look
+  cache._unsaved = type("Unsaved", (dict,), dict(__contains__=written))(key=1)
+  assert cache.get(["key"]) == dict(key=1)
 
 
 def judge_for_ever(file, start, said):

@@ -279,8 +279,11 @@ def test_a_build_is_not_continued_with_another_model_in_the_same_folder(tmp_path
   settings = dict(dtype="float32", shard_rows=8, note_s=0.0, batch=8, progress=False)
   with pytest.raises(ValueError, match="p13"):  # in the second shard
     dense.encode_corpus(stored, Letters("nan"), tmp_path, **settings)
-  dense.encode_corpus(stored, Letters("huge", name="other"), tmp_path, **settings)
-  np.testing.assert_array_equal(vectors.open_mapped(tmp_path), Letters("huge").passages(some(20)))
+  with pytest.raises(ValueError, match="array"):  # before its first save
+    dense.encode_corpus(stored, Letters("shape", name="other"), tmp_path, **settings)
+  for one in (Letters(), Letters("huge", name="other")):
+    dense.encode_corpus(stored, one, tmp_path, **settings)
+    np.testing.assert_array_equal(vectors.open_mapped(tmp_path), one.passages(some(20)))
 
 
 def test_narrow_vectors_take_less_space_and_hold_what_was_encoded(tmp_path):

@@ -109,7 +109,8 @@ def test_the_pending_turn_of_a_failed_episode_disturbs_no_other():
         await asyncio.sleep(0.001)
       raise structs.ToolFailed("no judge")
 
-    await asyncio.gather(talk.generate(max_new_tokens=60), fails())
+    goes_on = talk.generate(max_new_tokens=60, stop=kit.STOPS, ends=lambda text: False)
+    await asyncio.gather(goes_on, fails())
 
   played = rollout(engine(), play)
   asked = requests(4, 4)
@@ -196,7 +197,8 @@ def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
 @pytest.mark.parametrize("error, kind, says", [
   (KeyError("a bug"), KeyError, "'a bug'"),
   # As if a library had cancelled one of its own tasks. Without an end the run would wait for ever.
-  (asyncio.CancelledError(), RuntimeError, "the play of 'e2' was cancelled (asyncio.CancelledError)"),
+  (asyncio.CancelledError(), RuntimeError, "the play of 'e2' raised CancelledError: something that it awaits was"),
+  (SystemExit("usage: …"), RuntimeError, "the play of 'e2' raised SystemExit: usage: …"),  # ends an event loop
 ])  # fmt: skip
 def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable(error, kind, says):
   async def play(example, policy, tools):

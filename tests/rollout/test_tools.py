@@ -134,6 +134,19 @@ def test_an_interruption_ends_the_thread_that_serves():
   assert type(told) is RuntimeError and str(told) == "interrupted by KeyboardInterrupt"
 
 
+def test_a_call_that_comes_when_the_serving_has_just_ended_is_made():
+  calls = dispatch.Dispatch()
+  calls._server, post = -1, calls.post  # another thread, which stops after this look
+  calls.post = lambda *call: setattr(calls, "_server", None) or post(*call)
+  assert client.daemon(calls.call, lambda: "made").result(9) == "made"
+
+
+def test_a_search_for_which_no_thread_starts_is_an_error(monkeypatch):
+  monkeypatch.setattr(threading.Thread, "start", lambda self: raising(RuntimeError("no new thread"))((), 0))
+  with pytest.raises(RuntimeError, match="no new thread"):
+    asyncio.run(asyncio.wait_for(RetrievalTools(Retriever()).search("a"), 9))
+
+
 def test_a_search_that_was_given_up_does_not_disturb_others():
   async def one_gives_up():
     tools = RetrievalTools(Retriever(lambda *_: time.sleep(0.05)))
@@ -152,11 +165,15 @@ def test_a_deadline_fails_its_searches_and_a_running_one_does_not_keep_the_proce
     threads.append(threading.current_thread())
     release.wait(60)
 
-  got = ask(RetrievalTools(Retriever(stuck), timeout_s=0.05), "a", "b")
-  until(lambda: threads)  # its thread may start after the deadline
+  tools = RetrievalTools(Retriever(stuck), timeout_s=0.05, workers=1)
+  count = lambda: sum(thread.name == "tools-search" for thread in threading.enumerate())
+  got = ask(tools, "a", "b") + ask(tools, "c")
+  until(lambda: threads and count() == 1)  # its thread may start after the deadline; that of "c" waits no longer
   assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
   assert threads[0].is_alive() and threads[0].daemon
   release.set()
+  until(lambda: not count())
+  assert len(threads) == 1  # "c", which was given up before its turn, is not asked
 
 
 class Judge:
