@@ -3,8 +3,8 @@
 A conversation keeps its pages of the cache from its first turn until it is closed. It has a lane only while it samples.
 So one that waits for a search keeps its cache, and another uses its lane. `ConversationState` draws its states.
 
-  messages.py  requests and results             replica.py pages.py  who waits, samples and shares pages
-  lanes.py     inputs and outputs of decode     kv_cache.py          the cache, and running programs on it
+  messages.py  requests and results             replica.py pages.py            who waits, samples and shares pages
+  lanes.py     inputs and outputs of decode     kv_cache.py prefill.py         the cache, and running programs on it
   loader.py    weights on the devices           programs.py stops.py sizes.py  compiled programs
 
 On several devices the engine has replicas: each has all weights, its own lanes and its own pages. A replica may itself
@@ -27,8 +27,9 @@ from ragrl_jax.engine.kv_cache import KVCache
 from ragrl_jax.engine.lanes import Counters, LaneTable
 from ragrl_jax.engine.loader import Loader
 from ragrl_jax.engine.messages import ConversationState, Group, Open, Turn, TurnEnded
+from ragrl_jax.engine.prefill import prefill
 from ragrl_jax.engine.programs import REPLICAS
-from ragrl_jax.engine.replica import Replica, ReplicaTurns, prefill, run_copies
+from ragrl_jax.engine.replica import Replica, ReplicaTurns, run_copies
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.engine.team import Team

@@ -1,4 +1,4 @@
-"""One replica's conversations: which wait, are in the cache, or sample; and prefill, which serves all replicas.
+"""One replica's conversations: which wait, are in the cache, or sample.
 
 Pages are taken just before they are written to. If none is free, the replica frees pages in this order: it swaps out
 idle conversations (of the same episode first, then the least recently used), gives up prompts, and swaps out later
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ragrl_jax.engine.kv_cache import Extension, KVCache
+from ragrl_jax.engine.kv_cache import KVCache
 from ragrl_jax.engine.lanes import RUNNING, Chunk, Counters, LaneTable
 from ragrl_jax.engine.messages import NO_LANE, NO_SLOT, ConversationState, Group, TurnEnded
 from ragrl_jax.engine.pages import Pages, Prompts
@@ -447,22 +447,6 @@ class ReplicaTurns:
     return number
 
 
-def prefill(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters: Counters) -> bool:
-  """Adds missing tokens to the cache: prompts first, because samples wait for them. Returns whether any were."""
-  before = counters.extensions
-  for width in sizes.widths:  # the widest extensions first; a narrower one may take the rest
-    while any(fills := [replica.fills(width) for replica in replicas]):
-      _extend(replicas, cache, fills, width, sizes, counters)
-  for replica in replicas:
-    replica.join()
-  for width in sizes.widths:
-    while any(batches := [replica.batch(width) for replica in replicas]):
-      _extend(replicas, cache, batches, width, sizes, counters)
-      for replica, batch in zip(replicas, batches):
-        replica.extended(batch)
-  return counters.extensions > before
-
-
 def run_copies(replicas: Sequence[Replica], cache: KVCache) -> None:
   """Copies what these replicas have listed. It runs before any program that writes to pages or memories."""
   if any(replica.copies for replica in replicas):
@@ -471,25 +455,3 @@ def run_copies(replicas: Sequence[Replica], cache: KVCache) -> None:
     cache.copy({replica.number: replica.memories for replica in replicas}, memory=True)
   for replica in replicas:
     replica.copies, replica.memories = [], []
-
-
-def extension(conversation: ConversationState, width: int) -> Extension:
-  """The next tokens of a conversation, at most `width`."""
-  # Of ids a b c d e with a cached, a width of 2 takes b c. The newest token, e, is never taken.
-  count = min(conversation.missing, width)
-  tokens = conversation.ids[conversation.cached : conversation.cached + count]
-  return Extension(tokens, conversation.cached, conversation.pages, conversation.slot)
-
-
-def _extend(
-  replicas, cache, batches: Sequence[Sequence[ConversationState]], width: int, sizes: Sizes, counters: Counters
-) -> None:
-  run_copies(replicas, cache)
-  extensions = [[extension(item, width) for item in batch] for batch in batches]
-  cache.extend(extensions, width)
-  for batch, batch_extensions in zip(batches, extensions):
-    for conversation, item in zip(batch, batch_extensions):
-      conversation.cached += len(item.tokens)
-      counters.prefilled_tokens += len(item.tokens)
-  counters.extensions += 1
-  counters.prefill_places += len(batches) * sizes.widths[width] * width

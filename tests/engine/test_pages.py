@@ -7,7 +7,8 @@ from refusals import refused
 from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.engine.messages import NO_SLOT, ConversationState, Group, Turn
 from ragrl_jax.engine.pages import Pages, Prompts
-from ragrl_jax.engine.replica import Replica, extension, run_copies
+from ragrl_jax.engine.prefill import extension
+from ragrl_jax.engine.replica import Replica, run_copies
 from ragrl_jax.engine.sizes import Sizes
 
 
