@@ -176,6 +176,9 @@ def test_epochs_say_how_many_steps(tmp_path):
   made = sft.planned(settings.of(config))
   assert (made.steps, made.optimizer.warmup_steps) == (6, 3)  # 3 steps an epoch, the last one of 3 transcripts
   assert config.steps == 100 and sft.planned(made).steps == 6
+  config.data.train = rows(tmp_path, 0, unanswerable)
+  config.prompting.tokenizer = "bytes"
+  refused("all its questions are marked as unanswerable", list, sft.sft(config, tmp_path / "run"))
   config.sft.warmup_share, config.optimizer.warmup_steps = 0.0, 30
   refused("optimizer.warmup_steps=30 with config.sft.epochs=2: with epochs the", sft.planned, settings.of(config))
   for wrong, said in ((dict(epochs=1), "depends on the batch"), (dict(warmup_share=0.1), "without config.sft.epochs")):

@@ -24,6 +24,7 @@ from absl import app, flags
 
 from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
+from ragrl_jax.data import readers
 from ragrl_jax.jobs import checkpoints
 from ragrl_jax.protocol import http_limits
 from ragrl_jax.run import checks, prepared, questions
@@ -100,7 +101,7 @@ def _page(askers: list[ask_checkpoint.Asker], examples: list[str], listener: soc
 def _examples(config) -> list[str]:
   """The first questions of --data, or of the run's held-out file; none if that is elsewhere or has moved."""
   data = DATA.value or config.data.evaluate
-  if not data or (not DATA.value and not all(pathlib.Path(part).is_file() for part in data.split(","))):
+  if not data or (not DATA.value and not all(pathlib.Path(part).is_file() for part in readers.parts(data))):
     return []
   return [example.question for example in questions.testing(config, data, max_examples=EXAMPLES)]
 

@@ -16,6 +16,7 @@ import shlex
 from absl import app, flags, logging
 
 from ragrl_jax.cli import commands
+from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_files
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.report import metric_tables
@@ -47,7 +48,7 @@ def main():
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
   checkpoint = checkpoints.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
-  of_sets = lambda data: {part.partition("~")[0].strip() for part in data.split(",")}
+  of_sets = lambda data: {part.partition("~")[0].strip() for part in readers.parts(data)}
   if BEST.value and of_sets(DATA.value) & of_sets(checkpoints.config_of(CHECKPOINT.value).data.evaluate):
     logging.warning("--best=%s was measured on this set: its score is that of the set it was chosen on.", BEST.value)
   if checkpoint is not None:

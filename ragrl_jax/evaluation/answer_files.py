@@ -131,6 +131,8 @@ class AnswerFiles:
         self.rows = {row["index"]: row for row in rows_kept[:played]}
       elif len(rows_kept) < len(examples):
         raise ValueError(f"{path} holds fewer episodes than {PREDICTIONS} has rows: {AGAIN}.")
+    if len(self.rows) < len(examples):  # some are lost: a kill must not leave the metrics of all
+      (out / METRICS).unlink(missing_ok=True)
     if stale:
       self._score_again(stale, examples, again)
       write_json(out / SETTINGS, settings)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_files, answer_verdicts, comparison, corpus_audit, episode_rows
 from ragrl_jax.models import hub
 from ragrl_jax.settings import stored_paths
@@ -136,7 +137,7 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   step = config_lib.step_of(checkpoint) or 0
   facts = dict(jsonl.flat(settings)) | {f"trained.{name}": value for name, value in jsonl.flat(trained)}
   facts |= dict(trained=bool(trained), step=0 if step == trained.get("steps") else step)
-  sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
+  sets = {set_of(part) for part in readers.parts(str((trained.get("data") or {}).get("train", ""))) or [""]}
   facts["trained.sets"] = None if None in sets else ",".join(sorted(sets))
   if (folder / answer_verdicts.SUMMARY).is_file():
     facts["verdicts"] = jsonl.read_object(folder / answer_verdicts.SUMMARY).get("judge")

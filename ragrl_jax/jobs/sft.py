@@ -172,7 +172,7 @@ def planned(config: settings.Settings) -> settings.Settings:
       f"config.optimizer.warmup_steps={warmup} with config.sft.epochs={sft.epochs}: with epochs the warm-up is a share "
       "of the steps. Set config.sft.warmup_share, or warmup_steps to 0."
     )
-  count = sum(questions.is_kept(config, example) for example in _rows(config))
+  count = max(1, sum(questions.is_kept(config, example) for example in _rows(config)))  # `read` refuses none
   steps = -(-count // sft.batch) * sft.epochs
   return fields.replaced(config, {"steps": steps, "optimizer.warmup_steps": int(sft.warmup_share * steps)})
 

@@ -51,7 +51,13 @@ def check(config: Settings, recipe: Recipe) -> None:
       f"config.prompting.thinking={config.prompting.thinking!r}: it has no effect on a chat server, which uses its own "
       "template. Use 'default', and set the server's own parameter (config.endpoint.more in a config file)."
     )
-  _client(config.endpoint)
+  rollout, endpoint = config.rollout, config.endpoint
+  sent = dict(top_p=rollout.top_p < 1 and "top_p" not in endpoint.omitted, top_k=rollout.top_k > 0)
+  if twice := [name for name in endpoint.more if sent.get(name)]:
+    raise ValueError(
+      f"config.endpoint.more sets {twice[0]}, which sampled answers have from config.rollout.{twice[0]}: leave it out."
+    )
+  _client(endpoint)
 
 
 def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlayer:

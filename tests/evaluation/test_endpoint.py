@@ -191,6 +191,9 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
   for name in ("model", "temperature", "max_tokens"):
     refused(rf"config.endpoint.more sets \['{name}'\]", settings.Endpoint, more={name: 1, "seed": 1})
   assert settings.Endpoint(more=dict(temperature=1), omit="temperature").more  # the server gets this one
+  config.endpoint.model, config.endpoint.more = "m", dict(top_p=0.9)
+  config.rollout.top_p = 0.8
+  refused("more sets top_p, which sampled answers have", run, place, config, "refused_early")
   assert not (place / "refused_early").exists()
 
 

@@ -294,6 +294,9 @@ def test_what_was_said_and_found_is_kept(tmp_path):
     next(episodes.read_folder(tmp_path / "nowhere"))
   jsonl.write(tmp_path / "predictions.jsonl", rows(tmp_path)[:4])
   jsonl.cut(tmp_path / "episodes.jsonl", 2)  # a loss of power
+  with pytest.raises(TypeError):  # and a kill
+    evaluate(tmp_path, play=None)
+  assert not (tmp_path / "metrics.json").exists()
   assert evaluate(tmp_path)["n"] == 9 and list(episodes.read_folder(tmp_path)) == kept and len(rows(tmp_path)) == 10
   (tmp_path / "episodes.jsonl").unlink()  # as in a folder of an older version
   assert evaluate(tmp_path, play=None)["n"] == 9  # all is answered there

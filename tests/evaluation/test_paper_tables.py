@@ -348,7 +348,9 @@ def test_sets_of_one_folder_are_told_apart_by_their_rows_whatever_the_folder_is_
 @pytest.mark.parametrize("weight", ["0.0", "0.3", "1.0"])
 def test_the_recorded_kind_of_a_run_decides_its_row(tmp_path, name, row, weight):
   """A setting of fine-tuning that RL never reads, or its value in the authors' code, changes no row."""
-  run = paper_runs.trained(tmp_path / "run", name, "qwen2.5-7b", f"--config.sft.environment_weight={weight}")
+  train = paper_runs.config_of(name).data.train  # with a comma at its end, which names no further set
+  flags = (f"--config.sft.environment_weight={weight}", f"--config.data.train={train},")
+  run = paper_runs.trained(tmp_path / "run", name, "qwen2.5-7b", *flags)
   asked = name.replace("sft,", "").replace(":sft", "")
   rows = [paper_runs.row(i, em_spaced=1.0, f1_spaced=1.0) for i in range(2)]
   made = paper_runs.evaluation(tmp_path / "out", asked, rows, checkpoint=run)
