@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable
 
 MOST = 1 << 28  # bytes of a file, and of what is packed in it
+OPEN = 1 << 12  # characters; a longer end of a page that no ">" ends is left out, as browsers do
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
 # Pages mean the larger charsets of browsers by these names (Encoding Standard, section 4.2).
 _LARGER = {
@@ -76,8 +77,12 @@ def _html(path: pathlib.Path) -> tuple[str, str]:
   except UnicodeError:
     raise Unread(f"not {charset}") from None
   page = _Page()
-  page.feed(text)
-  page.close()
+  try:
+    page.feed(text)
+    if len(page.rawdata) < OPEN:  # a tag or comment that never ends, as which each of its < would be read again
+      page.close()
+  except AssertionError:  # Python's parser raises it of a <![ without a name
+    raise Unread("a damaged page") from None
   lines = (" ".join(line.split()) for line in "".join(page.text).split("\n"))
   return "".join(page.title), "\n".join(filter(None, lines))
 
