@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -127,19 +127,18 @@ def config_of(checkpoint: str | pathlib.Path):
     config.switches = {**recipes.switches(config.recipe), **config.switches}
     config.judges = {term: {**config_lib.unset(Judge), **judge} for term, judge in config.judges.items()}
   if not stored_paths.is_own(folder):
-    config.update_from_flattened_dict({name: stored_paths.WITHHELD + value for name, value in _acting(config)})
+    config.update_from_flattened_dict({name: stored_paths.WITHHELD + value for name, value in _acting(config).items()})
   return config
 
 
-def _acting(config: Any) -> Iterator[tuple[str, str]]:
-  """(setting, value) of what runs programs, and of environment variables whose values are sent to a named address."""
+def _acting(config: Any) -> dict[str, str]:
+  """Setting → value of what runs programs, and of environment variables whose values are sent to a named address."""
   values = {name: value for name, value in jsonl.flat(config.to_dict()) if value and isinstance(value, str)}
   is_judged = bool(fnmatch.filter(values, "judge*.endpoint"))
   keys = ["retrieval.key_variable", *fnmatch.filter(values, "judge*.key_variable") * is_judged]
-  for name, value in values.items():
-    runs = name in PROGRAMS and (":" in value or name == "switches.mcp")
-    if runs or (name in keys and value in os.environ):
-      yield name, value
+  runs = lambda name, value: name in PROGRAMS and (":" in value or name == "switches.mcp")
+  sends = lambda name, value: name in keys and value in os.environ
+  return {name: value for name, value in values.items() if runs(name, value) or sends(name, value)}
 
 
 def chosen(config: Settings, checkpoint: str | pathlib.Path) -> tuple[Settings, Source]:

@@ -17,7 +17,6 @@ import zipfile
 from collections.abc import Callable
 
 MOST = 1 << 28  # bytes of a file, and of what is packed in it
-OPEN = 1 << 12  # characters; a longer end of a page that no ">" ends is left out, as browsers do
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
 # Pages mean the larger charsets of browsers by these names (Encoding Standard, section 4.2).
 _LARGER = {
@@ -79,7 +78,7 @@ def _html(path: pathlib.Path) -> tuple[str, str]:
   page = _Page()
   try:
     page.feed(text)
-    if len(page.rawdata) < OPEN:  # a tag or comment that never ends, as which each of its < would be read again
+    if len(page.rawdata) < 4096:  # else a tag or comment that never ends: it is left out, as browsers do
       page.close()
   except AssertionError:  # Python's parser raises it of a <![ without a name
     raise Unread("a damaged page") from None

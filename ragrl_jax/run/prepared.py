@@ -152,12 +152,11 @@ def recipe(config: Settings) -> Recipe:
   Raises:
     ValueError: as `recipes.get` does; or a setting of a run that was copied is withheld (`checkpoints.config_of`).
   """
-  texts = {name: str(value) for name, value in jsonl.flat(fields.plain(config))}
-  if withheld := {name: text for name, text in texts.items() if text.startswith(stored_paths.WITHHELD)}:
-    words = shlex.join(f"--config.{n}={text.removeprefix(stored_paths.WITHHELD)}" for n, text in withheld.items())
+  words = [f"--config.{name}={value}" for name, value in jsonl.flat(fields.plain(config))]
+  if withheld := [word.replace(stored_paths.WITHHELD, "") for word in words if f"={stored_paths.WITHHELD}" in word]:
     raise ValueError(
       "this run was copied here, or someone else made it, and its config.json names programs to run, or environment "
-      f"variables whose values to send. If you trust it, name them yourself: {words}"
+      f"variables whose values to send. If you trust it, name them yourself: {shlex.join(withheld)}"
     )
   return recipes.get(config.recipe, config.preset, **config.switches)
 
