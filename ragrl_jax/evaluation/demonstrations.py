@@ -239,12 +239,13 @@ def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Mappi
   recipe = settings["recipe"]
   if recipe not in recipes.RECIPES:
     raise ValueError(f"{first}: its recipe {recipe!r} is not one of this package: {', '.join(recipes.RECIPES)}.")
-  rebuilt = recipes.get(recipe, settings["preset"], **settings["switches"])
-  if not rebuilt.trainable:
-    raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
-  if recipe == "agent" or rebuilt.tool_tokens is not None:
+  is_agent = recipe in ("agent", "tool_agent")  # not built: this would run programs that the evaluation's file names
+  rebuilt = None if is_agent else recipes.get(recipe, settings["preset"], **settings["switches"])
+  if rebuilt is None or rebuilt.tool_tokens is not None:
     raise ValueError(
       f"{first}: the prompts of {recipe} hold tools or a program's own messages, which transcripts do not have: SFT "
       "would train on other prompts."
     )
+  if not rebuilt.trainable:
+    raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
   return settings, rebuilt

@@ -1,5 +1,6 @@
 """Finds checkpoints, opens them to sample from them, asks them questions, and exchanges their weights."""
 
+import fnmatch
 import importlib
 import importlib.util
 import logging
@@ -21,13 +22,14 @@ from ragrl_jax.run import contents, rollback
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.run import questions as questions_lib
-from ragrl_jax.settings import Judge, Settings, fields
-from ragrl_jax.store import changes
+from ragrl_jax.settings import Judge, Settings, fields, stored_paths
+from ragrl_jax.store import changes, jsonl
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import episodes as episode_rows
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as workdir_lib
 
+PROGRAMS = ("switches.program", "switches.reward", "switches.tools", "switches.mcp")  # of agent and tool_agent
 # (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.
 Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
 
@@ -100,6 +102,9 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
 def config_of(checkpoint: str | pathlib.Path):
   """The settings of a checkpoint's run, including every switch of its recipe.
 
+  Of a run that was copied, or that someone else made, `prepared.recipe` refuses what would run a program or send a key
+  (`stored_paths.WITHHELD`), until the user names it.
+
   Args:
     checkpoint: as in `jobs.evaluate.evaluate`.
 
@@ -121,7 +126,19 @@ def config_of(checkpoint: str | pathlib.Path):
   with config.unlocked():
     config.switches = {**recipes.switches(config.recipe), **config.switches}
     config.judges = {term: {**config_lib.unset(Judge), **judge} for term, judge in config.judges.items()}
+  if not stored_paths.is_own(folder):
+    config.update_from_flattened_dict({name: stored_paths.WITHHELD + value for name, value in _acting(config).items()})
   return config
+
+
+def _acting(config: Any) -> dict[str, str]:
+  """Setting → value of what runs programs, and of environment variables whose values are sent to a named address."""
+  values = {name: value for name, value in jsonl.flat(config.to_dict()) if value and isinstance(value, str)}
+  is_judged = bool(fnmatch.filter(values, "judge*.endpoint"))
+  keys = ["retrieval.key_variable", *fnmatch.filter(values, "judge*.key_variable") * is_judged]
+  runs = lambda name, value: name in PROGRAMS and (":" in value or name == "switches.mcp")
+  sends = lambda name, value: name in keys and value in os.environ
+  return {name: value for name, value in values.items() if runs(name, value) or sends(name, value)}
 
 
 def chosen(config: Settings, checkpoint: str | pathlib.Path) -> tuple[Settings, Source]:

@@ -69,6 +69,8 @@ def opened(path: str | os.PathLike) -> Iterator[GgufFile]:
           names = [name for name in archive.namelist() if name.endswith(".gguf")]
           if len(names) != 1:
             raise ValueError(f"{path} contains {len(names)} GGUF files: it must contain one.")
+          if (size := archive.getinfo(names[0]).file_size) > 100 * path.stat().st_size:
+            raise ValueError(f"{path} unpacks to {size} bytes, more than 100 times its own: weights do not.")
           file = pathlib.Path(archive.extract(names[0], unpacked))
       except (zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is damaged ({error}): fetch it again.") from error
@@ -80,11 +82,21 @@ def _read(file: pathlib.Path, where: str) -> GgufFile:
     import gguf
   except ModuleNotFoundError as error:
     raise ValueError(f"{where}: reading GGUF needs the package gguf: pip install 'ragrl_jax[gguf]'.") from error
+
+  class Whole(gguf.GGUFReader):
+    """Refuses what is longer than the file: gguf counts an array to its claimed end, and reads nothing there."""
+
+    def _get(self, offset, dtype, count=1, override_order=None):
+      values = super()._get(offset, dtype, count, override_order)
+      if len(values) < count:
+        raise IndexError("it ends within a value")
+      return values
+
   try:
-    reader = gguf.GGUFReader(file)
+    reader = Whole(file)
     fields = {name: field.contents() for name, field in reader.fields.items()}
     return GgufFile(where, fields, {tensor.name: tensor for tensor in reader.tensors})
-  except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError) as error:  # what gguf raises
+  except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError, RecursionError) as error:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise ValueError(f"{where} is not a whole GGUF file ({reason}): fetch it again.") from error
 

@@ -76,8 +76,12 @@ def _html(path: pathlib.Path) -> tuple[str, str]:
   except UnicodeError:
     raise Unread(f"not {charset}") from None
   page = _Page()
-  page.feed(text)
-  page.close()
+  try:
+    page.feed(text)
+    if len(page.rawdata) < 4096:  # else a tag or comment that never ends: it is left out, as browsers do
+      page.close()
+  except AssertionError:  # Python's parser raises it of a <![ without a name
+    raise Unread("a damaged page") from None
   lines = (" ".join(line.split()) for line in "".join(page.text).split("\n"))
   return "".join(page.title), "\n".join(filter(None, lines))
 

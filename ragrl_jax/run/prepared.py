@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import pathlib
+import shlex
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,8 @@ from ragrl_jax.prompting import chat
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import checks
-from ragrl_jax.settings import Settings, fields
+from ragrl_jax.settings import Settings, fields, stored_paths
+from ragrl_jax.store import jsonl
 
 _TEXT = "Question: Who wrote “Ulysses” in 1922? Answer: James Joyce"  # of which two tokenizers are compared
 Reward = Callable[[structs.Example, structs.Episode], float | None]
@@ -145,7 +147,17 @@ def _rewarded(recipe: Recipe, reward: Reward) -> Recipe:
 
 
 def recipe(config: Settings) -> Recipe:
-  """The recipe of the config, with its preset and switches. Raises ValueError as `recipes.get` does."""
+  """The recipe of the config, with its preset and switches.
+
+  Raises:
+    ValueError: as `recipes.get` does; or a setting of a run that was copied is withheld (`checkpoints.config_of`).
+  """
+  words = [f"--config.{name}={value}" for name, value in jsonl.flat(fields.plain(config))]
+  if withheld := [word.replace(stored_paths.WITHHELD, "") for word in words if f"={stored_paths.WITHHELD}" in word]:
+    raise ValueError(
+      "this run was copied here, or someone else made it, and its config.json names programs to run, or environment "
+      f"variables whose values to send. If you trust it, name them yourself: {shlex.join(withheld)}"
+    )
   return recipes.get(config.recipe, config.preset, **config.switches)
 
 

@@ -1,6 +1,7 @@
 """Paths in the files of a folder of results: found again from another folder, and after the folder was moved or copied.
 
-Such a folder keeps in places.json where it was and where relative paths began when its files were written.
+Such a folder keeps in places.json where it was and where relative paths began when its files were written, and its
+inode, which a copy or what someone else has made does not have.
 """
 
 import fnmatch
@@ -17,6 +18,7 @@ SETTINGS = tuple(
   "data.train data.hard data.evaluate data.evidence model.path model.lora.path loss.teacher.path prompting.tokenizer "
   "retrieval.index retrieval.query_encoder judge.path judge.cache judges.*.path judges.*.cache endpoint.cache".split()
 )
+WITHHELD = "of a copied run: "  # before what `is_own` alone may use; whoever names the setting replaces it
 LOCAL = ("data.train", "data.hard", "data.evaluate", "data.evidence", "retrieval.index")  # never a name on the hub
 
 
@@ -27,10 +29,15 @@ _PATHS = re.compile(r"(?<=^milvus:)(?!https?://)[^?]*?\.db(?=[/?]|$)|(?<=[?&]enc
 
 def note(folder: str | os.PathLike) -> None:
   """Notes the folder's own place, and that of this process, from which relative paths begin."""
-  text = json.dumps(dict(folder=os.path.realpath(folder), began=os.getcwd()), indent=1)
+  text = json.dumps(dict(folder=os.path.realpath(folder), began=os.getcwd(), inode=os.stat(folder).st_ino), indent=1)
   part = pathlib.Path(folder) / f"{FILE}.part"
   part.write_text(text + "\n", encoding="utf-8")
   part.replace(pathlib.Path(folder) / FILE)
+
+
+def is_own(folder: str | os.PathLike) -> bool:
+  """Whether the folder's files were written in it, also under another name; of a copy False."""
+  return _noted(folder).get("inode") == os.stat(folder).st_ino
 
 
 def found(value: str, folder: str | os.PathLike, *, local: bool = False) -> str:
@@ -48,12 +55,12 @@ def found(value: str, folder: str | os.PathLike, *, local: bool = False) -> str:
   return _named(value, folder, then, local=local) if then else value
 
 
-def _noted(folder: str | os.PathLike) -> dict[str, str]:
+def _noted(folder: str | os.PathLike) -> dict[str, Any]:
   noted = pathlib.Path(folder) / FILE
   return json.loads(noted.read_text(encoding="utf-8")) if noted.is_file() else {}
 
 
-def _named(value: str, folder: str | os.PathLike, then: Mapping[str, str], *, local: bool) -> str:
+def _named(value: str, folder: str | os.PathLike, then: Mapping[str, Any], *, local: bool) -> str:
   if not value:
     return value
   path = None if ".py:" in value else _found(value, folder, then)  # a file may have commas in its name
@@ -75,7 +82,7 @@ def in_settings(values: dict[str, Any], folder: str | os.PathLike) -> dict[str, 
 
 
 def _in_settings(
-  values: Mapping[str, Any], folder: str | os.PathLike, then: Mapping[str, str], within: str
+  values: Mapping[str, Any], folder: str | os.PathLike, then: Mapping[str, Any], within: str
 ) -> dict[str, Any]:
   result = {}
   for name, value in values.items():
@@ -90,7 +97,7 @@ def _in_settings(
   return result
 
 
-def _found(part: str, folder: str | os.PathLike, then: Mapping[str, str]) -> str | None:
+def _found(part: str, folder: str | os.PathLike, then: Mapping[str, Any]) -> str | None:
   """None if it is nowhere."""
   if (address := in_address(part, lambda path: _found(path, folder, then) or path)) is not None:
     return address

@@ -68,7 +68,7 @@ def test_what_cannot_be_trained_on(tmp_path):
     ([sampled(tmp_path / "noisy", RIGHT, OSLO, noise=8)], EXAMPLES, "prompts were changed"),
     ([sampled(tmp_path / "sure", SHORT, OSLO, recipe="untrained", preset="sure")], EXAMPLES, "several conversations"),
     ([sampled(tmp_path / "given", SHORT, OSLO, recipe="untrained", preset="given")], EXAMPLES, "2 of its 2 questions"),
-    ([sampled(tmp_path / "agent", SHORT, OSLO, recipe="agent", preset="paper")], EXAMPLES, "program's own messages"),
+    ([sampled(tmp_path / "agent", SHORT, OSLO, recipe="agent", switches={"program": "a.py:f"})], EXAMPLES, "program's"),
     ([given], others, "other passages in --data"), ([good], EXAMPLES[:1], "question '2' is not in --data"),
     ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"), ([tmp_path], EXAMPLES, "it has no metrics.json"),
   ):  # fmt: skip

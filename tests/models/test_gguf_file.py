@@ -1,6 +1,7 @@
 """GGUF files become folders with the tensors and settings that they were made of."""
 
 import json
+import struct
 import zipfile
 
 import gguf_files
@@ -126,6 +127,13 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
   damaged[2000:2200] = bytes(200)
   zipped.write_bytes(damaged)
   refused(r"m\.zip is damaged", folder_of, zipped, tmp_path / "out")
+  with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr("m.gguf", bytes(1_000_000))
+  refused(r"m\.zip unpacks to 1000000 bytes, more than 100 times", folder_of, zipped, tmp_path / "out")
+  head = struct.pack("<4sIQQQ3s", b"GGUF", 3, 0, 1, 3, b"a.b")  # no tensors, and one setting
+  for value in (struct.pack("<IIQ", 9, 0, 1 << 40), struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 3000):
+    path.write_bytes(head + value)  # an array of 2 ** 40 bytes that are not there; arrays in arrays
+    refused("is not a whole GGUF file", folder_of, path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("fields, message", [

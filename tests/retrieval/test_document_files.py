@@ -132,6 +132,7 @@ def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
     "good.txt": "A text.", "latin.txt": b"Stra\xdfe", "odd.html": b"<meta charset=klingon>\xe9", "empty.md": " \n",
     "western.html": b"<meta charset=windows-1252>\x81", "damaged.docx": "no zip", "photo.png": b"\x89PNG",
     "table.csv": "id,text\n1,a\n", ".git/HEAD.txt": "ref", "huge.txt": "", "Makefile": "",
+    "broken.html": "<![<!", "open.html": "<a " * 300_000,  # of which each would be read to the end
   })  # fmt: skip
   os.truncate(folder / "huge.txt", document_files.MOST + 1)
   (folder / "damaged.pdf").write_bytes(pdf(folder / "damaged.pdf", "x").read_bytes()[:80])
@@ -148,9 +149,9 @@ def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
   (message,) = said(caplog)
   for reason in (
     "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
-    "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 2",
+    "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 3",
     "not windows-1252: 1", "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1",
-    "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
+    "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (", "a damaged page: 1",
   ):  # fmt: skip
     assert reason in message, reason
   assert str(folder / "locked.pdf") in message and "\n" not in message

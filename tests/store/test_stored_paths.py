@@ -4,7 +4,8 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
-from ragrl_jax.run import checks
+from ragrl_jax.jobs import checkpoints
+from ragrl_jax.run import checks, prepared
 from ragrl_jax.settings import fields, stored_paths
 from ragrl_jax.store import changes
 
@@ -92,3 +93,19 @@ def test_a_resumed_run_may_name_its_programs_elsewhere(project, tmp_path, monkey
   monkeypatch.chdir(tmp_path)
   differ = lambda value: changes.differences(project / "out" / "run", made(value))
   assert differ("home/tools.py:one") == {} and list(differ("home/tools.py:two")) == ["switches.tools"]
+
+
+def test_programs_and_keys_of_a_copied_run_are_refused_until_they_are_named(project, tmp_path, monkeypatch):
+  monkeypatch.setenv("MY_KEY", "secret")
+  named = {"switches.program": "tools.py:one", "judge.key_variable": "MY_KEY"}
+  values = {"recipe": "agent", "judge.endpoint": "https://host/v1", "endpoint.key_variable": "MY_KEY"} | named
+  changes.write(project / "out" / "run", fields.replaced(settings.Settings(), values), "rl")
+  moved = (project / "out" / "run").rename(tmp_path / "run")  # the user's own, still
+  config = checkpoints.config_of(shutil.copytree(moved, tmp_path / "copied"))
+  says = "name them yourself: --config.switches.program=tools.py:one --config.judge.key_variable=MY_KEY$"
+  with pytest.raises(ValueError, match=says):
+    prepared.recipe(settings.of(config))
+  config.update_from_flattened_dict(named)
+  for trusted in (config, checkpoints.config_of(moved)):
+    with pytest.raises(NameError, match="'tools'"):  # the program's file was run
+      prepared.recipe(settings.of(trusted))
