@@ -86,8 +86,8 @@ def _read(file: pathlib.Path, where: str) -> GgufFile:
   class Whole(gguf.GGUFReader):
     """Refuses what is longer than the file: gguf counts an array to its claimed end, and reads nothing there."""
 
-    def _get(self, offset, dtype, count=1, override_order=None):
-      values = super()._get(offset, dtype, count, override_order)
+    def _get(self, offset, dtype, count=1, *more, **options):
+      values = super()._get(offset, dtype, count, *more, **options)
       if len(values) < count:
         raise IndexError("it ends within a value")
       return values
