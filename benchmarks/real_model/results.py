@@ -3,8 +3,8 @@ r"""What the runs of run.py showed: python benchmarks/real_model/results.py [--w
 --workdir records its finished runs first, each as a small file of benchmarks/real_model/runs/: the curves, the numbers
 of every evaluation, exact match and F1 of every question, and one question's episodes. Then a table of each system is
 printed from all recorded runs, with each seed's paired differences to its warm start and to the untrained model and
-their 95 % intervals over questions. --docs writes all of it into docs/real_model.md,
-between its marks, and draws the curves (docs/real_model.png).
+their 95 % intervals over questions (and one over questions and seeds, where there are several). --docs writes all of
+it into docs/real_model.md, between its marks, and draws the curves (docs/real_model.png).
 """
 
 import argparse
@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.metrics import stats
 from ragrl_jax.evaluation import comparison
 from ragrl_jax.store import episodes, jsonl
 
@@ -225,7 +226,8 @@ def section(name: str, seeds: Sequence[Record]) -> str:
       if with_both := [seed for seed in seeds if set(both) <= seed["questions"].keys()]:
         shown = [f"{measure.upper()} {_differences(with_both, *both, measure)}" for measure in ("em", "f1")]
         count = f", {len(with_both)} of {len(seeds)} seeds, each for itself" * (len(seeds) > 1)
-        lines.append(f"- RL beside {STATES[before]}, {mode}: {'; '.join(shown)} (95 %, paired, n = {n}{count}).")
+        ends = f"; EM over questions and seeds {_over_seeds(with_both, *both)}" * (len(with_both) > 1)
+        lines.append(f"- RL beside {STATES[before]}, {mode}: {'; '.join(shown)} (95 %, paired, n = {n}{count}){ends}.")
   em_where_found = {said: _em_where_found(seeds, state) for state, said in STATES.items()}
   if found := [f"{said} {em:.3f}" for said, em in em_where_found.items() if em is not None]:
     lines.append(f"- Exact match where the searches found an answer, greedy: {', '.join(found)}.")
@@ -257,6 +259,15 @@ def _differences(seeds: Sequence[Record], before: str, after: str, measure: str)
   """The paired difference of two evaluations in each seed."""
   both = [{key: rows_of([seed["questions"][key]]) for key in (before, after)} for seed in seeds]
   return ", ".join(difference(comparison.compare(rows)[measure]) for rows in both)
+
+
+def _over_seeds(seeds: Sequence[Record], before: str, after: str) -> str:
+  """The difference of exact match; its interval holds for further questions and seeds. A seed is paired with itself."""
+  of = lambda columns: dict(zip(columns["id"], columns["em"]))
+  em = [[of(seed["questions"][key]) for key in (after, before)] for seed in seeds]
+  gaps = [[rl[name] - warm[name] for name in em[0][0]] for rl, warm in em]
+  mean, low, high = stats.seeds_interval(gaps, [[0.0] * len(gaps[0])])
+  return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def difference(result: Mapping[str, Any]) -> str:
