@@ -102,10 +102,8 @@ class Engine:
     self._conversations: dict[int, ConversationState] = {}  # by the callers' numbers
     self._packed[:] = 0
     self._table[:] = 0
-    self._replicas = [
-      Replica(number, self.sizes, self._packed, self._table, self._kv, self.counters)
-      for number in range(self.sizes.replicas)
-    ]
+    given = self.sizes, self._packed, self._table, self._kv, self.counters
+    self._replicas = [Replica(number, *given) for number in range(self.sizes.replicas)]
     self._turns = ReplicaTurns(self.sizes.replicas)
     self._kv.restore()
 
