@@ -149,11 +149,13 @@ def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
   (message,) = said(caplog)
   for reason in (
     "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
-    "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 3",
+    "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2",
     "not windows-1252: 1", "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1",
-    "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (", "a damaged page: 1",
+    "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
   ):  # fmt: skip
     assert reason in message, reason
+  # Newer Pythons read <![<! as a comment without an end.
+  assert ("without text: 3" in message and "a damaged page: 1" in message) or "without text: 4" in message
   assert str(folder / "locked.pdf") in message and "\n" not in message
   corpus.identity(folder)
 
