@@ -192,7 +192,7 @@ def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
       shown = low > min(0, least) and gap >= least
       verdict = "shown" if shown else "refuted here" if high < least else "not decidable"
       means = [sum(row["em"] for row in side) / len(side) for side in rows]
-      numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {gap:+.3f} [{low:+.3f}, {high:+.3f}]"
+      numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {_printed(gap, low, high)}"
       lines.append(f"| {name}, seed {record['run']['seed']} | {claim} | {numbers} | {verdict} |")
   return "\n".join(lines) if lines[2:] else ""
 
@@ -263,15 +263,18 @@ def _differences(seeds: Sequence[Record], before: str, after: str, measure: str)
 
 def _over_seeds(seeds: Sequence[Record], before: str, after: str) -> str:
   """The difference of exact match; its interval holds for further questions and seeds. A seed is paired with itself."""
-  of = lambda columns: dict(zip(columns["id"], columns["em"]))
+  of = lambda columns: dict(zip(zip(columns["source"], columns["id"]), columns["em"]))
   em = [[of(seed["questions"][key]) for key in (after, before)] for seed in seeds]
-  gaps = [[rl[name] - warm[name] for name in em[0][0]] for rl, warm in em]
-  mean, low, high = stats.seeds_interval(gaps, [[0.0] * len(gaps[0])])
-  return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+  gaps = [[rl[key] - warm[key] for key in em[0][0]] for rl, warm in em]
+  return _printed(*stats.seeds_interval(gaps, [[0.0] * len(gaps[0])]))
 
 
 def difference(result: Mapping[str, Any]) -> str:
-  ((mean, _),), ((low, high),) = result["questions"], result["intervals"]
+  ((mean, _),), (interval,) = result["questions"], result["intervals"]
+  return _printed(mean, *interval)
+
+
+def _printed(mean: float, low: float, high: float) -> str:
   return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
