@@ -12,6 +12,9 @@ import threading
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# XLA's threads. Simulated devices may start a program's collectives in different orders, and each that waits holds one:
+# with a thread a device, all of them can wait for ever.
+os.environ["NPROC"] = "64"
 sys.path.append(str(pathlib.Path(__file__).parent / "kits"))  # for the tests' own processes, which import this file
 
 import declared
@@ -22,8 +25,6 @@ import pytest
 from ragrl_jax.store import jsonl, metrics
 
 jax.config.update("jax_num_cpu_devices", 8)
-# Two programs at once on eight devices share XLA's few threads, and each may wait for ever for devices of its own.
-jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Nearly all of a JAX test's time is compilation, so programs are kept between files, workers and runs.
