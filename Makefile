@@ -29,7 +29,7 @@ quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flag
 
 .PHONY: help quickstart real-model quick test test-newest browser long faults hosts parity agents real lint docs notebook package coverage bench gpu base papers papers-short papers-machines scale
 help:  ## lists the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
 
 $(VENV)/.ready: pyproject.toml setup.py constraints.txt tests/wheels.txt

@@ -23,7 +23,7 @@ import faiss
 import jax
 import numpy as np
 
-from ragrl_jax.retrieval import faiss_index
+from ragrl_jax.parallel import cores
 from ragrl_jax.retrieval.device import DeviceIndex
 
 K, BLOCK = 10, 1 << 16
@@ -108,7 +108,7 @@ def main() -> int:
     name: np.mean([a == b for a, b in zip(found, answers["faiss.IndexFlatIP"])]) for name, found in answers.items()
   }
   print("\nqueries with the same ten: " + ", ".join(f"{name} {share:.4f}" for name, share in same.items()))
-  print(f"cores of this process: {faiss_index.cores()}")
+  print(f"cores of this process: {cores.count()}")
   return int(min(same.values()) < 1.0)
 
 

@@ -19,6 +19,7 @@ import time
 import faiss
 import numpy as np
 
+from ragrl_jax.parallel import cores
 from ragrl_jax.retrieval import build_index, faiss_index, load_index
 from ragrl_jax.retrieval.device import DeviceIndex
 from ragrl_jax.structs import Passage
@@ -129,7 +130,7 @@ if __name__ == "__main__":
   parser.add_argument("--passages", type=int, default=100_000)
   parser.add_argument("--dim", type=int, default=384)
   given = parser.parse_args()
-  print(f"{faiss_index.cores()} cores")
+  print(f"{cores.count()} cores")
   hashed(min(given.passages, 13_000))
   lexical(given.passages)
   dense(given.passages, given.dim)

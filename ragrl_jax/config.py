@@ -134,7 +134,10 @@ def _written(path: pathlib.Path) -> dict[str, Any]:
   except (OSError, ValueError, RecursionError) as error:
     raise ValueError(f"{path}: this is not a run's config.json ({error}).") from error
   if not isinstance(written, dict) or OBJECTIVE not in written:
-    raise ValueError(f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write.")
+    raise ValueError(
+      f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write. Of a run before version 0.3, name "
+      "its model/, and its settings with --config."
+    )
   return written
 
 

@@ -15,6 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # XLA's threads. Simulated devices may start a program's collectives in different orders, and each that waits holds one:
 # with a thread a device, all of them can wait for ever.
 os.environ["NPROC"] = "64"
+os.environ.update({name: "" for name in os.environ if name.lower().endswith("_proxy")})  # servers are on this machine
 sys.path.append(str(pathlib.Path(__file__).parent / "kits"))  # for the tests' own processes, which import this file
 
 import declared

@@ -10,7 +10,6 @@ index is read by several processes. --out writes audit.json and audit.jsonl (one
 evaluation's folder, `ragrl tables` prints the audit under its tables.
 """
 
-import os
 import pathlib
 from typing import Any
 
@@ -21,6 +20,7 @@ from ragrl_jax import retrieval
 from ragrl_jax.cli import commands
 from ragrl_jax.data import digests, readers
 from ragrl_jax.evaluation import answer_files, corpus_audit
+from ragrl_jax.parallel import cores
 from ragrl_jax.retrieval import corpus
 from ragrl_jax.store import folders, jsonl
 
@@ -31,7 +31,7 @@ CORPUS = flags.DEFINE_string(
 DATA = flags.DEFINE_multi_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
-WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
+WORKERS = flags.DEFINE_integer("workers", cores.count(), "Processes that read an index's corpus.", lower_bound=1)
 TRAIN = flags.DEFINE_multi_string(
   "train", [], "Questions that a model is trained on: those of --data among them are told."
 )

@@ -85,7 +85,7 @@ def main():
   server = uvicorn.Server(http_limits.configured(application, host=HOST.value, port=PORT.value))
   thread.failed = lambda error: setattr(server, "should_exit", True)
   thread.start()
-  where = f"http://{HOST.value}:{PORT.value}/v1"
+  where = f"{http_limits.address(HOST.value, PORT.value)}/v1"
   print(f"{where} serves {name}, version {sampler.engine.version}, context {sampler.engine.context}", flush=True)
   with contextlib.suppress(KeyboardInterrupt):
     server.run(sockets=[listener])

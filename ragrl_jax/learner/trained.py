@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import itertools
-import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from ragrl_jax.learner import state as state_lib
 from ragrl_jax.learner import step
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.models import attention
-from ragrl_jax.parallel import hosts, rules
+from ragrl_jax.parallel import cores, hosts, rules
 from ragrl_jax.structs import Batch
 
 # XLA's options for `accumulate`. Instead of multiplying with a sharded matrix piece by piece, it gathers whole matrices
@@ -31,7 +30,7 @@ TOGETHER = 8
 # attention's small matmuls, and what is between matmuls. JAX runs the calls of one thread one after the other, so a
 # second thread makes those of the second half. On one core the halves take turns, with the same result.
 _ASIDE = concurrent.futures.ThreadPoolExecutor(1, "aside")
-_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_CORES = cores.count()
 
 
 class Trained:

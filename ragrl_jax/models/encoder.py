@@ -99,6 +99,7 @@ class Encoder:
     *,
     dim: int,
     mark: str,
+    eos: bool = False,
     batch: int = 32,
     mesh: jax.sharding.Mesh | None = None,
   ):
@@ -108,18 +109,19 @@ class Encoder:
       models: the models for "query" and "passage": the same one twice, or two towers.
       tokenizers: a `tokenizers.Tokenizer` for each of the two.
       mark: a hash of the weights, by which an index recognises its encoder.
+      eos: whether texts end with EOS because tokenizer_config.json alone asks for it.
       batch: number of texts encoded together. Smaller batches are padded, so that few shapes are compiled.
       mesh: shards the texts over its data axes.
     """
-    self.dim, self.batch, self._settings, self._mark, self._mesh = dim, batch, settings, mark, mesh
-    self._tokenizers = tokenizers
+    self.dim, self.batch, self._settings, self._mesh = dim, batch, settings, mesh
+    self._tokenizers, self._identity = tokenizers, dict(weights=mark) | ({encoder_settings.EOS: True} if eos else {})
     self._split = {kind: nnx.split(model) for kind, model in models.items()}
     self._run = jax.jit(functools.partial(vectors_of, settings, mesh=mesh), static_argnums=0)
 
   @property
   def settings(self) -> Mapping[str, Any]:
-    """The settings and a hash of the weights, as JSON values."""
-    return {**dataclasses.asdict(self._settings), "weights": self._mark}
+    """The settings, a hash of the weights, and `encoder_settings.EOS` if it is put behind a text, as JSON values."""
+    return {**dataclasses.asdict(self._settings), **self._identity}
 
   def encode(self, tokens: jax.Array, mask: jax.Array, kind: str = "query") -> jax.Array:
     """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T] that is 1 on the text."""
@@ -221,7 +223,8 @@ def load_encoder(
     if folder is not None
   }
   towers.setdefault("passage", towers["query"])
-  models, texts, marks, sizes, limits = zip(*towers.values())
+  models, tokenizers, marks, sizes, limits = zip(*towers.values())
+  texts, ends = zip(*tokenizers)
   if len(set(sizes)) > 1:
     raise ValueError(f"{path} gives vectors of {sizes[0]}, {passage_path} of {sizes[1]}: they must agree.")
   resolved = dataclasses.replace(resolved, max_tokens=min(resolved.max_tokens, *limits))
@@ -236,11 +239,12 @@ def load_encoder(
     batch=batch or usual_batch(),
     mesh=mesh,
     mark="+".join(dict.fromkeys(marks)),
+    eos=any(ends),
   )
 
 
 def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, Any, str, int, int]:
-  """(model, tokenizer, hash of the weights, vector length, longest text in tokens)."""
+  """(model, result of `_tokenizer`, hash of the weights, vector length, longest text in tokens)."""
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
   mark = tensors.TensorFolder(folder).fingerprint()
@@ -248,9 +252,9 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
-    return model, tokenizer_of(folder), mark, shape.d_model, shape.max_position
+    return model, _tokenizer(folder), mark, shape.d_model, shape.max_position
   model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
-  return model, tokenizer_of(folder), mark, shape.d_model, shape.max_position
+  return model, _tokenizer(folder), mark, shape.d_model, shape.max_position
 
 
 def tokenizer_of(folder: pathlib.Path):
@@ -261,6 +265,11 @@ def tokenizer_of(folder: pathlib.Path):
   Raises:
     ValueError: the folder has no tokenizer, or one whose added tokens have other ids than its files declare.
   """
+  return _tokenizer(folder)[0]
+
+
+def _tokenizer(folder: pathlib.Path) -> tuple[Any, bool]:
+  """(`tokenizer_of`, whether it puts EOS behind a text)."""
   import tokenizers  # slow to import, and only needed here
   import transformers
 
@@ -274,11 +283,12 @@ def tokenizer_of(folder: pathlib.Path):
     backend.normalizer = tokenizers.normalizers.Sequence([*parts, tokenizers.normalizers.Lowercase()])
   put = backend.encode("a")
   asked = declared.read(folder / declared.CONFIG).get("add_eos_token") and whole.eos_token
-  if asked and put.special_tokens_mask[-1:] == [0]:
+  ends = bool(asked) and put.special_tokens_mask[-1:] == [0]
+  if ends:
     # transformers 5 reads this flag only without tokenizer.json. The vector of e5-mistral is the state of its EOS.
     first = [token for token, special in zip(zip(put.tokens, put.ids), put.special_tokens_mask) if special]
     backend.post_processor = tokenizers.processors.TemplateProcessing(
       [*(name for name, _ in first), "$A", whole.eos_token],
       special_tokens=[*first, (whole.eos_token, whole.eos_token_id)],
     )
-  return backend
+  return backend, ends

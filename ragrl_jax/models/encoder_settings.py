@@ -68,6 +68,7 @@ MODES = {
 }
 MODULES, TRANSFORMER, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 TOKENIZER = "tokenizer_config.json"
+EOS = "eos"  # in an index: EOS is put behind a text, as tokenizer_config.json alone asks; older indexes lack it
 
 Sourced = tuple[Any, str]  # (a value, where it is from)
 
@@ -131,8 +132,8 @@ def _given(chosen: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def stored(settings: Mapping[str, Any]) -> EncoderSettings:
-  """The settings that an index stores; its hash of the weights is left out."""
-  return EncoderSettings(**_given({name: value for name, value in settings.items() if name != "weights"}))
+  """The settings that an index stores; what identifies model and tokenizer is left out."""
+  return EncoderSettings(**_given({name: value for name, value in settings.items() if name not in ("weights", EOS)}))
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

@@ -151,6 +151,11 @@ class _Guarded(H11Protocol):
     self.loop.call_later(1.0, self.transport.abort)
 
 
+def address(host: str, port: int) -> str:
+  """The address of a server, with brackets around a host like ::1."""
+  return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def bound(host: str, port: int, flags: str = "--host or --port") -> socket.socket:
   """A server's socket, for `uvicorn.Server.run`: an address that is taken is refused before anything is loaded.
 

@@ -135,10 +135,14 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, override: str | os.Pat
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
   settings, stored_settings = dict(encoder.settings), card["encoder"]["settings"]
-  pairs = {name: (settings.get(name), stored) for name, stored in sorted(stored_settings.items()) if name != "path"}
+  names = sorted({*stored_settings, *({"eos"} & settings.keys())} - {"path"})
+  pairs = {name: (settings.get(name), stored_settings.get(name)) for name in names}
   differs = [f"{name}: {own!r}, the index {stored!r}" for name, (own, stored) in pairs.items() if own != stored]
   if differs or encoder.dim != card["dim"]:
-    raise ValueError(f"{folder}: its vectors were made with another encoder ({'; '.join(differs)}): pass that encoder.")
+    raise ValueError(
+      f"{folder}: its vectors were made with another encoder ({'; '.join(differs)}): pass that encoder, or build the "
+      "index again."
+    )
   return encoder
 
 

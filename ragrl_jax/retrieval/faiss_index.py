@@ -19,6 +19,7 @@ import faiss
 import numpy as np
 from tqdm import tqdm
 
+from ragrl_jax.parallel import cores
 from ragrl_jax.retrieval import cards
 from ragrl_jax.retrieval.vectors import rank_exactly, rescore, take_best
 
@@ -31,7 +32,7 @@ class Flat:
   """Exact search by inner product: FAISS's exhaustive search over the memory-mapped vectors, without a copy of them."""
 
   def __init__(self, vectors: np.ndarray, *, max_norm: float, threads: int | None = None):
-    self._vectors, self._max_norm, self._threads = vectors, max_norm, threads or cores()
+    self._vectors, self._max_norm, self._threads = vectors, max_norm, threads or cores.count()
     # With BLAS, FAISS is four times as fast for many queries. FAISS 1.15 applies its threshold to queries * dimensions,
     # so by default BLAS needs hundreds of queries. The setting is global to the process. It affects only speed, since
     # scores are computed again.
@@ -81,7 +82,7 @@ class Approximate:
       )
     set_options(self._index, options)
     self._vectors, self._oversample = vectors, oversample
-    self._pool = concurrent.futures.ThreadPoolExecutor(threads or cores(), thread_name_prefix="faiss")
+    self._pool = concurrent.futures.ThreadPoolExecutor(threads or cores.count(), thread_name_prefix="faiss")
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """float32 [n, D] → n pairs (scores, rows), best first, each of at most k entries."""
@@ -113,7 +114,7 @@ def build(
   Raises:
     ValueError: FAISS does not know the factory string or an option, or there are too few vectors to train on.
   """
-  faiss.omp_set_num_threads(threads or cores())
+  faiss.omp_set_num_threads(threads or cores.count())
   total, dim = vectors.shape
   index = make(factory, dim)
   set_options(index, options)
@@ -147,11 +148,6 @@ def set_options(index: faiss.Index, options: str) -> None:
     hint = "Use nprobe=… for an IVF index, efSearch=… for an HNSW index."
     with _refusing(f"options={options!r} do not fit this index", hint):
       faiss.ParameterSpace().set_index_parameters(index, options)
-
-
-def cores() -> int:
-  """The cores that this process may use."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

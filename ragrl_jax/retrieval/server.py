@@ -69,7 +69,7 @@ def serve(
   """
   settings = dict(host=host, limits=limits, key=key)
   with http_limits.bound(host, port) as listener:
-    name = f"http://{host}:{listener.getsockname()[1]}"
+    name = http_limits.address(host, listener.getsockname()[1])
     if processes == 1:
       _serve(load, listener, settings, ready=lambda description: say(f"{name} serves {description}"))
       return

@@ -106,7 +106,7 @@ class Rooms:
 
   def _restore_lengths(self, host: Mapping[str, Any]) -> None:
     if not self.given:
-      self.packing["lengths"] = tuple(host[ROWS])
+      self.packing["lengths"] = tuple(host.get(ROWS, ()))  # checkpoints of 0.2 have none
 
   def rewind(self, run: run_lib.Run, state: TrainState, guard: rollback.Guard, found: Mapping[str, Any]) -> TrainState:
     """The state of an older checkpoint, to be trained on with the guard's rate and with questions not yet asked.

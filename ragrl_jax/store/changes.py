@@ -41,6 +41,9 @@ FREE = {
   "loss.teacher.key_variable": "as retrieval",
 }
 
+# Setting → what runs did that lack it, if that is not its default.
+BEFORE = {"loss.reference": "base"}
+
 # They change the held-out metrics.
 HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")
 
@@ -120,7 +123,8 @@ def reworded(workdir: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, tu
 def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any, Any]]:
   """Setting → (old value, new value), for each setting that differs from the folder's config.json.
 
-  A setting that is missing in the file, because it is newer, had its default value.
+  A setting that is missing in the file, because it is newer, had its value of BEFORE, or else its default. A switch
+  that is None is unset, as one that is missing.
 
   Raises:
     ValueError: the file is missing or damaged.
@@ -129,7 +133,7 @@ def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any,
   try:
     stored = json.loads(path.read_text(encoding="utf-8"))
     stored.pop(config_lib.OBJECTIVE, None)
-    was = dict(jsonl.flat(values(Settings())))
+    was = dict(jsonl.flat(values(Settings()))) | BEFORE
     was |= jsonl.flat(stored)
   except (FileNotFoundError, AttributeError, ValueError, RecursionError) as error:
     raise ValueError(
@@ -142,12 +146,9 @@ def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any,
   texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, current).items()}
   kept, read = wordings_of(workdir), wordings(current)
   moved = {name.partition("/")[0] for name in kept.keys() & read.keys()} if kept.keys() == read.keys() else set()
-  nothing = object()
-  result = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
+  result = {name: (was.get(name), now.get(name)) for name in [*now, *(was.keys() - now.keys())]}
   return texts | {
-    name: tuple(None if value is nothing else value for value in pair)
-    for name, pair in result.items()
-    if pair[0] != pair[1] and not (name in moved and _only_moved(*pair))
+    name: pair for name, pair in result.items() if pair[0] != pair[1] and not (name in moved and _only_moved(*pair))
   }
 
 

@@ -14,6 +14,7 @@ import ragrl_jax
 from ragrl_jax.store import jsonl
 
 FILE = "versions.jsonl"
+PACKAGES = ("flax", "optax", "orbax-checkpoint", "transformers")  # beside JAX, what computes or reads a run's files
 
 
 def record(workdir: pathlib.Path, restored: int | None) -> None:
@@ -24,10 +25,22 @@ def record(workdir: pathlib.Path, restored: int | None) -> None:
   """
   path = workdir / FILE
   jsonl.repair(path, keep=lambda row: restored is not None)
-  row = dict(step=restored or 0, time=round(time.time(), 3), **library())
-  row |= dict(jax=jax.__version__, python=platform.python_version(), devices=devices())
+  row = dict(step=restored or 0, time=round(time.time(), 3), **_present())
   with open(path, "a", encoding="utf-8", newline="\n") as file:
     file.write(jsonl.line(row))
+
+
+def changed(workdir: pathlib.Path) -> str:
+  """What is other than at the run's last start, in words: "jax was 0.10.2, is 0.12.0"; "" if nothing is known to be."""
+  last = (read(workdir) or [{}])[-1]
+  pairs = {name: (last.get(name), value) for name, value in _present().items()}
+  return "; ".join(f"{name} was {was}, is {now}" for name, (was, now) in pairs.items() if was and was != now)
+
+
+def _present() -> dict[str, str | None]:
+  """What a line records of the process."""
+  packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+  return library() | dict(jax=jax.__version__, **packages, python=platform.python_version(), devices=devices())
 
 
 def devices() -> str:

@@ -141,6 +141,8 @@ class Run:
       state, host = self._read(state)
       self.restored = host["step"]
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
+      if other := versions.changed(self.workdir):
+        self._say(f"{self.workdir}: {other}. From here on it goes on by these, so numbers may differ (CHANGELOG.md).")
     if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
       episodes.cut(self.workdir, self.restored)

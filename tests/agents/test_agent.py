@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
-import resource
+import shlex
 import sys
 import textwrap
 import threading
@@ -23,6 +23,7 @@ from ragrl_jax import recipes, structs
 from ragrl_jax.agents.agent import program as program_lib
 from ragrl_jax.agents.agent import task as task_lib
 from ragrl_jax.agents.agent.session import Session
+from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.run import rewards
@@ -155,7 +156,7 @@ def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
       sys.exit(int(task["question"] == "Fail?"))
     """)
   )
-  recipe = recipes.get("agent", program=f"command:{sys.executable} {script}")
+  recipe = recipes.get("agent", program=f"command:{shlex.join([sys.executable, str(script)])}")
   play = lambda example: scripted.run(recipe.play(example, ChatPolicy(tokenizer, ["Italy"]), Tools()))
   episode = play(EXAMPLE)
   assert episode.facts == dict(answer="Italy", requests=1, tool_calls=0, searches=0, reward=1.0)
@@ -280,12 +281,12 @@ def test_programs_run_a_few_at_a_time(tokenizer):
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_command_that_prints_without_end_is_stopped(stream):
   code = f"import sys\nwhile True: sys.{stream}.write('word ' * 10000)"
-  program = program_lib.Program(f'command:{sys.executable} -c "{code}"')
+  program = program_lib.Program(f'command:{shlex.quote(sys.executable)} -c "{code}"')
   task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=300.0)
-  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
+  before = harness.peak_memory()["host"]
   with pytest.raises(program_lib.Died, match=f"printed more than {1 << 20} bytes"):
     asyncio.run(program.run(task))
-  assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+  assert harness.peak_memory()["host"] - before < 50 << 20
 
 
 def test_long_answers_and_facts_are_not_kept():

@@ -3,22 +3,24 @@
 import functools
 import os
 import pathlib
-import resource
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from patience import until
 from tool_functions import called
 
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
+from ragrl_jax.evaluation import harness
 
 KIT = pathlib.Path(__file__).parents[1] / "kits" / "mcp_town.py"
-STDIO = f"{sys.executable} {KIT}"
+STDIO = shlex.join([sys.executable, str(KIT)])
 
 
 def box(where, **how):
@@ -162,11 +164,11 @@ def test_servers_that_cannot_be_used_are_named_at_the_start(where, timeout_s, sa
 @pytest.mark.agents
 def test_a_message_of_any_length_is_not_kept():
   toolbox = box(f"{STDIO}  ")
-  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
+  before = harness.peak_memory()["host"]
   (short,), (long,) = called(toolbox, ("long", dict(letters=1 << 18))), called(toolbox, ("long", dict(letters=10**8)))
   assert len(short.text) == 1 << 18
   assert long == Result("long failed: ConnectionError: the MCP server closed the connection", FAILED)
-  assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+  assert harness.peak_memory()["host"] - before < 50 << 20
   assert called(toolbox, ("born", dict(name="Danbel")))[0].kind == OK  # a new server
 
 
@@ -179,6 +181,6 @@ def test_servers_end_with_the_process():
   )
   done = subprocess.run([sys.executable, "-c", program, STDIO], capture_output=True, text=True, timeout=120)
   assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-  until(lambda: not pathlib.Path(f"/proc/{int(done.stdout)}").exists())
+  until(lambda: not psutil.pid_exists(int(done.stdout)))
   with pytest.raises(ProcessLookupError):
     os.kill(int(done.stdout), 0)

@@ -192,15 +192,22 @@ def test_do_lower_case_makes_capitals_small(where, tmp_path):
 
 
 def test_eos_that_only_tokenizer_config_asks_for_ends_a_text(tmp_path):
-  """As e5-mistral-7b-instruct is published. Here [SEP] is EOS: "paris" is 2 4, and 2 4 3 with it."""
-  hf_folders.give_words(tmp_path, WORDS)
-  file, config = tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
+  """As e5-mistral-7b-instruct is published. Here [SEP] is EOS: "paris" is 2 4, and 2 4 3 with it.
+
+  An index stores that it was put: one of a version that did not put it would be asked with other tokens.
+  """
+  folder = hf_folders.write(tmp_path / "x", hf_folders.BERT, hf_folders.bert_shapes(hf_folders.BERT))
+  sentence_transformers(folder, MEAN, length=16)
+  hf_folders.give_words(folder, WORDS)
+  file, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
   whole, told = json.loads(file.read_text()), json.loads(config.read_text()) | dict(eos_token="[SEP]")
   bare = whole | dict(post_processor=whole["post_processor"] | dict(single=whole["post_processor"]["single"][:2]))
   for written, asked, ids in ((bare, False, [2, 4]), (bare, True, [2, 4, 3]), (whole, True, [2, 4, 3])):
     file.write_text(json.dumps(written))
     config.write_text(json.dumps(told | dict(add_eos_token=asked)))
-    assert encoder.tokenizer_of(tmp_path).encode("paris").ids == ids
+    made = encoder.load_encoder(folder)
+    assert made._ids(["paris"], "query") == [ids] and made.settings.get("eos", False) == (asked and written is bare)
+    assert encoder_settings.stored(made.settings) == made._settings
 
 
 def test_an_encoders_added_tokens_have_the_ids_that_its_files_declare(tmp_path):

@@ -243,8 +243,8 @@ class Letters:
 
   dim = 26
 
-  def __init__(self, broken=None, name="letters"):
-    self.broken, self.settings = broken, dict(name=name)
+  def __init__(self, broken=None, name="letters", **more):
+    self.broken, self.settings = broken, dict(name=name, **more)
 
   def queries(self, texts):
     vectors = np.array([[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts], np.float32)
@@ -264,6 +264,7 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   assert [(p.id, p.score) for p in found[0]] == [("b", 2.0), ("c", 1.0), ("a", 0.0)] and found[1] == []
   refused("pass the object", load_index, tmp_path / "i")
   refused("made with another encoder .name: 'other'", load_index, tmp_path / "i", encoder=Letters(name="other"))
+  refused("another encoder .eos: True, the index None.*build", load_index, tmp_path / "i", encoder=Letters(eos=True))
 
 
 @pytest.mark.parametrize("broken, dtype, says", [

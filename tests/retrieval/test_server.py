@@ -209,6 +209,7 @@ def test_only_local_names_are_served_on_loopback_and_any_on_an_open_address():
       assert asked(port, host).startswith(b"HTTP/1.1 400"), host
   with running(host="0.0.0.0") as (port, _):
     assert asked(port, "search.lab").startswith(b"HTTP/1.1 200")
+  assert guard_lib.address("::1", 80) == "http://[::1]:80"
 
 
 def test_pages_of_other_sites_are_refused():

@@ -128,7 +128,7 @@ def test_only_a_long_search_uses_several_threads(monkeypatch):
   assert faiss.omp_get_max_threads() == 1  # the setting of the thread that searched
   monkeypatch.setattr(faiss_index, "LONG", 64)
   flat(vectors, threads=3).search(vectors, 2)  # 4 queries of 16 numbers
-  assert faiss.omp_get_max_threads() == 3 and faiss_index.cores() >= 1
+  assert faiss.omp_get_max_threads() == 3
 
 
 def test_a_large_batch_is_searched_in_parts(tmp_path):

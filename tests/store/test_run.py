@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 from unittest import mock
 
@@ -10,7 +11,7 @@ from refusals import refused
 
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Judge, Settings, fields
-from ragrl_jax.store import changes, checkpoint, jsonl, lock, workdir
+from ragrl_jax.store import changes, checkpoint, jsonl, lock, versions, workdir
 
 STATE = dict(x=jnp.arange(3.0))
 
@@ -59,6 +60,7 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
       opened(old, settings_of(steps=9, **{name: value}))
   for name, value in FREE.items():
     opened(old, settings_of(**(dict(steps=9) | {name: value})))
+  opened(old, settings_of(steps=9, switches=dict(newer=None)))  # unset, of a switch that the run's version lacked
   for given, says in (
     (dict(optimizer__schedule="cosine"), "optimizer.schedule was 'constant', is 'cosine'"),  # the rate falls to the end
     (dict(loss__teacher__path="t", loss__teacher__final_coef=0.5), "loss.teacher.path was '', is 't'"),  # so does this
@@ -93,15 +95,22 @@ def test_every_pattern_of_free_settings_matches_a_setting():
 
 def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
   begun(tmp_path, settings_of())
+  file = tmp_path / versions.FILE
+  file.write_text(re.sub('"(jax|flax)":"[^"]+"', r'"\1":"0.1"', file.read_text()))
   other = settings_of(seed=3, log__tensorboard=False)
   said = []
   with workdir.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
     assert made.restore(jax.tree.map(jnp.copy, STATE))[1] == dict(step=5, reached=False) and made.restored == 5
-  assert said == [f"{tmp_path}: going on from step 5, of at most 100"]
+  assert said[0] == f"{tmp_path}: going on from step 5, of at most 100"
+  assert said[1].startswith(f"{tmp_path}: jax was 0.1, is {jax.__version__}; flax was 0.1, is ") and len(said) == 2
   (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
   opened(tmp_path, other)
   refused("config.seed was 3, is 0", opened, tmp_path, settings_of())
+  stored = json.loads((tmp_path / changes.FILE).read_text())
+  del stored["loss"]["reference"]  # as in a run of 0.2, whose KL was to the base
+  (tmp_path / changes.FILE).write_text(json.dumps(stored))
+  refused("config.loss.reference was 'base', is 'start'", opened, tmp_path, other)
   (tmp_path / changes.FILE).write_text("{")
   refused("config.json is missing or damaged.*remove it", opened, tmp_path, other)
 
