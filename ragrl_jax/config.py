@@ -135,8 +135,8 @@ def _written(path: pathlib.Path) -> dict[str, Any]:
     raise ValueError(f"{path}: this is not a run's config.json ({error}).") from error
   if not isinstance(written, dict) or OBJECTIVE not in written:
     raise ValueError(
-      f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write. Of a run before version 0.3, name "
-      "its model/, and its settings with --config."
+      f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write. Of a run before version 0.3, "
+      "name its model/, and its settings with --config."
     )
   return written
 

@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import pathlib
-import resource
 import signal
 import sys
 import threading
@@ -22,6 +21,7 @@ import declared
 import jax
 import psutil
 import pytest
+import resident
 
 from ragrl_jax.store import jsonl, metrics
 
@@ -137,7 +137,7 @@ def pytest_runtest_teardown(item, nextitem):
 def pytest_sessionfinish(session):
   output = getattr(session.config, "workeroutput", None)
   if output is not None:
-    output["peak"] = _peak()
+    output["peak"] = resident.peak()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -147,15 +147,9 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-  peaks = config.stash.get(PEAKS, None) or {"main": _peak()}
+  peaks = config.stash.get(PEAKS, None) or {"main": resident.peak()}
   for name, peak in sorted(peaks.items()):
     terminalreporter.write_line(f"worker {name}: peak {peak / 2**30:.1f} GB")
-
-
-def _peak() -> int:
-  """The largest resident memory of this process so far, in bytes."""
-  unit = 1 if sys.platform == "darwin" else 1024
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _held() -> int:

@@ -30,6 +30,7 @@ CONTENTS = "contents"  # the setting with the digests of the questions
 # Setting that names a place → the one that identifies what is there.
 PLACES = {"checkpoint": "weights", "data": CONTENTS}
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")  # columns of predictions.jsonl
+LIBRARY = ("ragrl_jax", "commit")  # settings that tell the version
 DIGEST = " (its contents)"  # after the name of a setting in `other`: the digest of the folder that it names
 AGAIN = "choose another --out, or delete the folder"
 _INDEX = re.compile(rb'\{"index": ?(\d+),')
@@ -221,6 +222,9 @@ def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
       f"{out} holds predictions made with other settings ({', '.join(f'{n}: {before.get(n)!r}' for n in names)}; now "
       f"{', '.join(repr(settings.get(n)) for n in names)}): {AGAIN}."
     )
+  by, now_by = (" ".join(str(of.get(name)) for name in LIBRARY) for of in (before, settings))
+  if by != now_by:
+    logging.warning("%s: its answers stay as another version scored them (%s, this is %s).", out, by, now_by)
   old, new = before.get(CONTENTS) or {}, settings[CONTENTS]
   differ = [name for name in new if old.get(name) != new[name]]
   if others := [name for name in differ if name not in digests.SCORED]:
@@ -232,8 +236,8 @@ def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
 
 
 def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings by which an evaluation is known: without places whose contents have digests among them."""
-  result = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
+  """The settings by which an evaluation is known: without the version, and places whose contents have digests there."""
+  result = {name: value for name, value in settings.items() if PLACES.get(name) not in settings and name not in LIBRARY}
   if "wordings" in result:  # digests of the texts of all "file:PATH"
     result = json.loads(json.dumps(result), object_hook=_without_paths)
   if isinstance(other := result.get("other"), Mapping):

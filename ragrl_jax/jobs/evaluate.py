@@ -165,6 +165,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
   if config.data.noise:  # it draws the passages
     other["seed"] = config.seed
   return dict(
+    **versions.library(),
     **(dict(wordings=texts) if texts else {}),
     **(dict(other=other) if other else {}),
     **(dict(program=program) if program else {}),

@@ -98,8 +98,7 @@ class Encoder:
     settings: EncoderSettings,
     *,
     dim: int,
-    mark: str,
-    eos: bool = False,
+    mark: Mapping[str, Any],
     batch: int = 32,
     mesh: jax.sharding.Mesh | None = None,
   ):
@@ -108,20 +107,19 @@ class Encoder:
     Args:
       models: the models for "query" and "passage": the same one twice, or two towers.
       tokenizers: a `tokenizers.Tokenizer` for each of the two.
-      mark: a hash of the weights, by which an index recognises its encoder.
-      eos: whether texts end with EOS because tokenizer_config.json alone asks for it.
+      mark: a hash of the weights, and whether EOS is put behind a text; by these an index recognises its encoder.
       batch: number of texts encoded together. Smaller batches are padded, so that few shapes are compiled.
       mesh: shards the texts over its data axes.
     """
-    self.dim, self.batch, self._settings, self._mesh = dim, batch, settings, mesh
-    self._tokenizers, self._identity = tokenizers, dict(weights=mark) | ({encoder_settings.EOS: True} if eos else {})
+    self.dim, self.batch, self._settings, self._mark, self._mesh = dim, batch, settings, mark, mesh
+    self._tokenizers = tokenizers
     self._split = {kind: nnx.split(model) for kind, model in models.items()}
     self._run = jax.jit(functools.partial(vectors_of, settings, mesh=mesh), static_argnums=0)
 
   @property
   def settings(self) -> Mapping[str, Any]:
     """The settings, a hash of the weights, and `encoder_settings.EOS` if it is put behind a text, as JSON values."""
-    return {**dataclasses.asdict(self._settings), **self._identity}
+    return {**dataclasses.asdict(self._settings), **self._mark}
 
   def encode(self, tokens: jax.Array, mask: jax.Array, kind: str = "query") -> jax.Array:
     """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T] that is 1 on the text."""
@@ -238,8 +236,7 @@ def load_encoder(
     dim=sizes[0],
     batch=batch or usual_batch(),
     mesh=mesh,
-    mark="+".join(dict.fromkeys(marks)),
-    eos=any(ends),
+    mark=dict(weights="+".join(dict.fromkeys(marks)), **({encoder_settings.EOS: True} if any(ends) else {})),
   )
 
 

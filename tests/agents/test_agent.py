@@ -16,6 +16,7 @@ import agent_programs
 import httpx
 import patience
 import pytest
+import resident
 import small_tokenizers
 from scripted_chat import ChatPolicy, Tools, call
 
@@ -23,7 +24,6 @@ from ragrl_jax import recipes, structs
 from ragrl_jax.agents.agent import program as program_lib
 from ragrl_jax.agents.agent import task as task_lib
 from ragrl_jax.agents.agent.session import Session
-from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.run import rewards
@@ -283,10 +283,10 @@ def test_a_command_that_prints_without_end_is_stopped(stream):
   code = f"import sys\nwhile True: sys.{stream}.write('word ' * 10000)"
   program = program_lib.Program(f'command:{shlex.quote(sys.executable)} -c "{code}"')
   task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=300.0)
-  before = harness.peak_memory()["host"]
+  before = resident.peak()
   with pytest.raises(program_lib.Died, match=f"printed more than {1 << 20} bytes"):
     asyncio.run(program.run(task))
-  assert harness.peak_memory()["host"] - before < 50 << 20
+  assert resident.peak() - before < 50 << 20
 
 
 def test_long_answers_and_facts_are_not_kept():

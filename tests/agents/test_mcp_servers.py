@@ -12,12 +12,12 @@ import time
 
 import psutil
 import pytest
+import resident
 from patience import until
 from tool_functions import called
 
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
-from ragrl_jax.evaluation import harness
 
 KIT = pathlib.Path(__file__).parents[1] / "kits" / "mcp_town.py"
 STDIO = shlex.join([sys.executable, str(KIT)])
@@ -164,11 +164,11 @@ def test_servers_that_cannot_be_used_are_named_at_the_start(where, timeout_s, sa
 @pytest.mark.agents
 def test_a_message_of_any_length_is_not_kept():
   toolbox = box(f"{STDIO}  ")
-  before = harness.peak_memory()["host"]
+  before = resident.peak()
   (short,), (long,) = called(toolbox, ("long", dict(letters=1 << 18))), called(toolbox, ("long", dict(letters=10**8)))
   assert len(short.text) == 1 << 18
   assert long == Result("long failed: ConnectionError: the MCP server closed the connection", FAILED)
-  assert harness.peak_memory()["host"] - before < 50 << 20
+  assert resident.peak() - before < 50 << 20
   assert called(toolbox, ("born", dict(name="Danbel")))[0].kind == OK  # a new server
 
 

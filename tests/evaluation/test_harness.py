@@ -212,7 +212,7 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   refused("with one seed: choose another --out", evaluate, tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
 
 
-def test_results_of_another_evaluation_are_not_continued(tmp_path):
+def test_results_of_another_evaluation_are_not_continued(tmp_path, caplog):
   evaluate(tmp_path)
   of = lambda **change: dict(examples=[dataclasses.replace(EXAMPLES[0], **change), *EXAMPLES[1:]])
   for given, says in (
@@ -222,7 +222,9 @@ def test_results_of_another_evaluation_are_not_continued(tmp_path):
     (of(meta=dict(choices=["a"])), "their options differ"), (dict(examples=EXAMPLES[:4]), "their ids, questions, pas"),
   ):  # fmt: skip
     refused(says, evaluate, tmp_path, **given)
+  evaluate(tmp_path, ragrl_jax="9.0", commit="abc")
   assert len(rows(tmp_path)) == 10
+  assert "its answers stay as another version scored them (None None, this is 9.0 abc)" in caplog.text
 
 
 def regold(town, number=10):
