@@ -30,7 +30,7 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import harness, records
+from ragrl_jax.evaluation import answer_files, records
 from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.run import prepared
@@ -81,7 +81,7 @@ def main(_):
       answered(one, out, reader, lambda done, of: bar.set_postfix_str(f"{done}/{of} questions"))
   done = [one for one in wanted if finished(one, out)]
   for one in done:
-    metrics = json.loads((place(one, out) / harness.METRICS).read_text())
+    metrics = json.loads((place(one, out) / answer_files.METRICS).read_text())
     if metrics["n"] != asked_for(one, out) or metrics["failed"]:
       lost.append(f"{one.name}: {metrics['n']} of {asked_for(one, out)} scored, {metrics['failed']} failed")
   print(
@@ -141,7 +141,7 @@ def place(evaluation: real_cells.Evaluation, out: pathlib.Path) -> pathlib.Path:
 
 def finished(evaluation: real_cells.Evaluation, out: pathlib.Path) -> bool:
   """Whether the evaluation has metrics of as many questions as are wanted now."""
-  path = place(evaluation, out) / harness.METRICS
+  path = place(evaluation, out) / answer_files.METRICS
   return path.is_file() and json.loads(path.read_text())["settings"]["questions"] == asked_for(evaluation, out)
 
 

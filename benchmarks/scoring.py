@@ -97,8 +97,8 @@ def again(rng, words, questions: int, folder: pathlib.Path):
 
   def tabulated():
     settings = dict(recipe="transcripts", system="research", model="qwen2.5-7b-base", data=",".join(SETS))
-    jsonl.write(folder / harness.PREDICTIONS, rows)
-    answer_files.write_json(folder / harness.METRICS, metrics | dict(settings=settings))
+    jsonl.write(folder / answer_files.PREDICTIONS, rows)
+    answer_files.write_json(folder / answer_files.METRICS, metrics | dict(settings=settings))
     paper = papers.PAPERS["veritas"]
     return writing.FORMATS["markdown"](paper, filling.fill(paper, [records.read(folder)]))
 

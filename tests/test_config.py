@@ -10,6 +10,7 @@ from refusals import refused
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.cli import commands, list_settings  # noqa: F401  (commands registers how flags are read)
+from ragrl_jax.report import page
 from ragrl_jax.run import questions
 from ragrl_jax.settings import Rollout, fields, learning, playing
 from ragrl_jax.settings.learning import Loss
@@ -18,16 +19,8 @@ from ragrl_jax.store import changes
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
 
 
-def flat(values, prefix=""):
-  for name, value in values.items():
-    if isinstance(value, dict) and value:
-      yield from flat(value, f"{prefix}{name}.")
-    else:
-      yield prefix + name, list(value) if isinstance(value, tuple) else value
-
-
 def test_the_config_has_all_earlier_settings_and_equals_the_typed_ones():
-  now, before = list(flat(config_lib.default_config().to_dict())), list(json.loads(GOLDEN.read_text()).items())
+  now, before = list(page.flat(config_lib.default_config().to_dict())), list(json.loads(GOLDEN.read_text()).items())
   assert now == before and [type(value) for _, value in now] == [type(value) for _, value in before]
   config = config_lib.default_config()
   assert settings.of(config) == settings.Settings()

@@ -20,6 +20,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import multihost
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import jsonl
 from ragrl_jax.store import metrics as metrics_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -179,7 +180,8 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(t
 @pytest.mark.timeout(600)
 def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
   """Uses the launcher and its flags."""
-  made, usual = flat(tiny_world.config(world, variant="sft")), flat(config_lib.load("quickstart", "sft"))
+  configs = tiny_world.config(world, variant="sft"), config_lib.load("quickstart", "sft")
+  made, usual = (dict(jsonl.flat(config.to_dict())) for config in configs)
   changed = [f"--config.{name}={value}" for name, value in made.items() if value != usual.get(name)]
   for count in (1, 2):
     command = ["-m", "ragrl_jax", "sft", f"--config={ROOT}/configs/quickstart.py:sft", *changed]
@@ -194,14 +196,6 @@ def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
     for name in ("loss", "grad_norm", "tokens"):
       assert got[name] == pytest.approx(want[name], rel=1e-5), name
   assert (tmp_path / "2" / "model" / "model.safetensors").is_file()
-
-
-def flat(config, at=""):
-  """{path: value} of a config's settings."""
-  found = {}
-  for name, value in config.items():
-    found |= flat(value, f"{at}{name}.") if hasattr(value, "items") else {f"{at}{name}": value}
-  return found
 
 
 def test_shares_cover_all_prompts_once_and_differ_by_at_most_one():

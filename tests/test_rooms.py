@@ -24,7 +24,7 @@ ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 # room → the rooms of its own row that it may import. Each of these has no door back.
 BESIDE = {
   "settings": {"core", "structs"}, "config": {"settings"}, "store": {"parallel"}, "chat": {"store"},
-  "models": {"prompting"}, "retrieval": {"protocol"}, "serving": {"evaluation", "report"}, "cli": {"jobs"},
+  "models": {"prompting"}, "retrieval": {"protocol"}, "serving": {"report"}, "cli": {"jobs"},
 }  # fmt: skip
 # Modules of recipes/ that every recipe may import.
 RECIPES_SHARE = "recipe parts search_agent scripts steps".split()

@@ -7,6 +7,7 @@ import scale_cases as cases
 import scale_search as search
 
 from ragrl_jax.models.shapes import SHAPES
+from ragrl_jax.plan import summary
 
 GIB, MIB = 2**30, 2**20
 MODEL = "qwen2.5-7b"
@@ -73,7 +74,7 @@ def parts(results: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
     for name in names:
       seconds, bound = report.seconds(programs[name]) if name in programs else (0.0, "")
       cells.append(f"{programs[name].calls * seconds:.1f} {bound}" if bound else "")
-    floor = report.needed_flops / report.peak
+    floor = report.needed_flops / summary.peak(report.topology)
     lines.append([run, where, "bfloat16" if kind == "model" else kind, f"{report.step_s:.1f}", *cells, f"{floor:.1f}"])
   return lines
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
-from ragrl_jax.evaluation import answer_files, answer_verdicts, harness
+from ragrl_jax.evaluation import answer_files, answer_verdicts
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.store import compile_cache, jsonl
 from ragrl_jax.store import folders as folders_lib
@@ -28,9 +28,9 @@ RESULTS = flags.DEFINE_multi_string(
 def main():
   """Runs `ragrl judge`."""
   named = [folder for pattern in RESULTS.value for folder in answer_files.named(pattern)]
-  folders = [part for name in named for part in answer_files.parts(name) if (part / harness.PREDICTIONS).is_file()]
+  folders = [part for name in named for part in answer_files.parts(name) if (part / answer_files.PREDICTIONS).is_file()]
   if not folders:
-    raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
+    raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {answer_files.PREDICTIONS} there.")
   for folder in folders:
     folders_lib.refuse_unwritable(folder, "--results")
   rows_of = {folder: answer_files.rows(folder) for folder in folders}

@@ -18,7 +18,7 @@ import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, quadrants
+from ragrl_jax.evaluation import answer_files, answer_verdicts, quadrants
 
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
 CURVE = flags.DEFINE_string("curve", "", "Glob of folders of predictions.jsonl and metrics.json.")
@@ -43,11 +43,9 @@ def main():
 
 
 def _folders(name: str) -> list[pathlib.Path]:
-  paths = answer_files.named(name)
-  if not (
-    found := [path for path in paths if all((part / harness.PREDICTIONS).exists() for part in answer_files.parts(path))]
-  ):
-    raise FileNotFoundError(f"{name}: no {harness.PREDICTIONS} there.")
+  is_finished = lambda path: all((part / answer_files.PREDICTIONS).exists() for part in answer_files.parts(path))
+  if not (found := [path for path in answer_files.named(name) if is_finished(path)]):
+    raise FileNotFoundError(f"{name}: no {answer_files.PREDICTIONS} there.")
   return found
 
 

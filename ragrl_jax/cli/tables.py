@@ -13,7 +13,7 @@ import sys
 
 from absl import flags
 
-from ragrl_jax.evaluation import answer_files, harness, records, step_verdicts
+from ragrl_jax.evaluation import answer_files, records, step_verdicts
 from ragrl_jax.evaluation.tables import filling, measures, papers, writing
 from ragrl_jax.store import jsonl
 
@@ -60,7 +60,7 @@ def folders(patterns: list[str]) -> list[str]:
     if not (named := answer_files.named(pattern)):
       raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
     parts = [part for folder in named for part in answer_files.parts(folder)]
-    finished = [part for part in parts if (part / harness.METRICS).is_file() or part.suffix == ".json"]
+    finished = [part for part in parts if (part / answer_files.METRICS).is_file() or part.suffix == ".json"]
     if finished and len(parts) > len(finished):
       rest = ", ".join(str(part) for part in parts if part not in finished)
       print(f"--runs={pattern}: no evaluations, left out: {rest}", file=sys.stderr)

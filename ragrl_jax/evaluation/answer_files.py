@@ -214,7 +214,7 @@ def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
     ValueError: the answers are those of another evaluation; the message says what differs.
   """
   path = out / SETTINGS
-  before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+  before = jsonl.read_object(path)
   was, now = compared(before), compared(settings)
   names = [name for name in sorted({*was, *now} - {CONTENTS}) if was.get(name) != now.get(name)]
   if names:

@@ -11,7 +11,7 @@ from typing import Any
 from ragrl_jax import recipes, retrieval, structs
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.data import digests, transcripts
-from ragrl_jax.evaluation import answer_files, comparison, harness
+from ragrl_jax.evaluation import answer_files, comparison
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.recipe import Recipe
@@ -170,7 +170,7 @@ def keep_right(
       "which the evaluation retrieved. Evaluate questions with passages: `ragrl retrieve` attaches an index's."
     )
   for folder in folders:
-    rows = list(jsonl.read(folder / harness.PREDICTIONS))
+    rows = list(jsonl.read(folder / answer_files.PREDICTIONS))
     played = [_said(logged) for logged in episodes_lib.read_folder(folder)]
     if len(rows) != len(played):
       raise ValueError(f"{folder}: {len(rows)} predictions and {len(played)} episodes: run the evaluation to its end.")

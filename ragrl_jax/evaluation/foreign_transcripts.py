@@ -20,7 +20,8 @@ from typing import Any
 from ragrl_jax import recipes
 from ragrl_jax.core.text import forms
 from ragrl_jax.data import digests, writers
-from ragrl_jax.evaluation import answer_files, harness
+from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS, write_json
 from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, SEARCH, THOUGHT, Agent, boxed
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
@@ -176,19 +177,19 @@ def score(
   """
   path, out = pathlib.Path(path), pathlib.Path(out)
   folders.refuse_others(out, folders.SCORES)
-  writers.refuse_inputs([out / name for name in (harness.PREDICTIONS, harness.METRICS, episodes_lib.PLAYED)], [path])
+  writers.refuse_inputs([out / name for name in (PREDICTIONS, METRICS, episodes_lib.PLAYED)], [path])
   recipe = recipes.get(*recipes.OF_TRANSCRIPTS)
   episodes = _episodes(path, examples, recipe, system)
   rows = [_row(recipe, example, episodes[example.id], system) for example in examples]
   settings = dict(settings) | dict(recipe="transcripts", system=system, questions=len(examples))
   metrics = jsonl.plain(harness.summarise(rows) | dict(settings=settings))
   out.mkdir(parents=True, exist_ok=True)
-  for name in (harness.METRICS, episodes_lib.PLAYED):  # of earlier transcripts, which the new rows are not of
+  for name in (METRICS, episodes_lib.PLAYED):  # of earlier transcripts, which the new rows are not of
     (out / name).unlink(missing_ok=True)
-  jsonl.write(out / harness.PREDICTIONS, rows)
+  jsonl.write(out / PREDICTIONS, rows)
   if AGENTS[system].thinks:  # without the tags, steps have no thoughts to judge
     jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))
-  answer_files.write_json(out / harness.METRICS, metrics)
+  write_json(out / METRICS, metrics)
   return metrics
 
 

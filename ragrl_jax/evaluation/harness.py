@@ -20,7 +20,6 @@ from ragrl_jax.core.metrics import qa, searches, stats
 from ragrl_jax.data import digests
 from ragrl_jax.evaluation import answer_files, comparison, episode_rows
 from ragrl_jax.evaluation.answer_files import AGAIN, METRICS, AnswerFiles, write_json
-from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
 from ragrl_jax.recipes import parts
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
@@ -40,20 +39,13 @@ FEWEST = 64  # smallest number of episodes over which the share of failures is c
 Play = Callable[[Sequence[Sequence[collect.Request]], int], Generator[structs.Episode, None, None]]
 
 
-def answer(recipe, episode: structs.Episode) -> str | None:
-  """The last answer that the model wrote, or None. Each turn is parsed separately, with the tags of its thought."""
-  if "answer" in episode.facts:  # another generator answered from the policy's evidence
-    return episode.facts["answer"]
-  return parts.find_answer(recipe.parser, episode)
-
-
 def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
   """The row of one example. A question without an answer scores 0; the scores of a failed episode are None.
 
   The outcome is also None if a judge gave no verdict.
   """
   example, episode = scored.example, scored.episode
-  answer_text = answer(recipe, episode)
+  answer_text = parts.last_answer(recipe.parser, episode)
   failed = episode.ended == "failed"
   measure = lambda metric: None if failed else 0.0 if answer_text is None else metric(answer_text, example.golds)
   golds = episodes_lib.gold_ids(example, episode)

@@ -4,7 +4,6 @@ verdicts as the folder of an evaluation for `ragrl tables`."""
 import csv
 import functools
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -213,7 +212,7 @@ def write_verdicts(
 def labelled_by(path: str | pathlib.Path) -> dict[str, Any]:
   """What the file of `write_labels` says of these labelled pairs; {} if it is not there, or is of other pairs."""
   beside = pathlib.Path(path).parent / LABELLED_BY
-  result = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+  result = jsonl.read_object(beside)
   is_known = result and result.get("files", {}).get(pathlib.Path(path).name) == sums.digest(pathlib.Path(path))
   return result if is_known else {}
 
@@ -227,7 +226,7 @@ def _labels(path: str, model: str) -> dict[str, Any]:
     return dict(by="unknown")
   files = result.pop("files")
   config = pathlib.Path(model).parent / changes.FILE
-  run = json.loads(config.read_text(encoding="utf-8")) if model and config.is_file() else {}
+  run = jsonl.read_object(config) if model else {}
   if (trained := pathlib.Path(stored_paths.found((run.get("data") or {}).get("train") or "", config.parent))).is_file():
     result["trained_on"] = "these" if sums.digest(trained) in files.values() else "others"
   return result

@@ -74,7 +74,7 @@ def played(
     )
     folders = answer_files.parts(out / name)
     done += len(subset) * len(folders)
-    rows |= {part: list(jsonl.read(folder / harness.PREDICTIONS)) for part, folder in zip((name, AGAIN), folders)}
+    rows |= {part: list(jsonl.read(folder / answer_files.PREDICTIONS)) for part, folder in zip((name, AGAIN), folders)}
   played_rows = list(jsonl.read(out / OWN / "seed_0" / episodes.PLAYED))
   return measured(rows, played_rows, None if corpus is None else len(corpus))
 

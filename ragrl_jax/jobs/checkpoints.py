@@ -14,8 +14,8 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings, structs
-from ragrl_jax.evaluation import harness
 from ragrl_jax.models import hub, lora, tensors
+from ragrl_jax.recipes import parts
 from ragrl_jax.report import inline
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents, rollback
@@ -30,8 +30,7 @@ from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as workdir_lib
 
 PROGRAMS = ("switches.program", "switches.reward", "switches.tools", "switches.mcp")  # of agent and tool_agent
-# (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.
-Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
+Source = tuple[pathlib.Path | None, pathlib.Path | None, int]  # see `locate`
 
 
 def locate(checkpoint: str | pathlib.Path) -> Source:
@@ -253,7 +252,7 @@ def ask(
     episode_rows.row(example, episode, terms={}, weights={}, reward=None, outcome=None)
     for example, episode in zip(examples, episodes, strict=True)
   ]
-  return inline.Answers([(harness.answer(player.recipe, episode), episode) for episode in episodes], rows)
+  return inline.Answers([(parts.last_answer(player.recipe.parser, episode), episode) for episode in episodes], rows)
 
 
 def reopen(made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.core.text import aligned
 from ragrl_jax.learner import flops
 from ragrl_jax.plan import chips, gpus
 from ragrl_jax.plan.memory import GRADIENT
@@ -131,11 +132,6 @@ class Report:
     return chips.for_topology(self.topology)
 
   @property
-  def peak(self) -> float:
-    """A chip's peak of bf16 operations per second."""
-    return peak(self.topology)
-
-  @property
   def needed(self) -> float:
     """Bytes per chip that the larger phase needs.
 
@@ -210,7 +206,7 @@ class Report:
     """Model FLOPs utilisation of the learner at the roofline; remat's second pass and padding do not count as work."""
     learner_programs = [program for program in self.programs if program.name.startswith(LEARNER)]
     seconds = sum(program.calls * self.seconds(program)[0] for program in learner_programs)
-    return self.needed_flops / (seconds * self.peak) if seconds else 0.0
+    return self.needed_flops / (seconds * peak(self.topology)) if seconds else 0.0
 
 
 def refuse_unknown(only: Sequence[str], report: Report) -> None:
@@ -241,8 +237,8 @@ def text(report: Report) -> str:
     [
       f"{report.slices} × {report.topology}, {report.devices} chips, {report.hosts} hosts; {axes}; "
       f"{report.parameters / 1e9:.2f}B parameters; {report.rows} cache rows an engine, on {_hosts(report.span)}",
-      columns(stays),
-      columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)]),
+      aligned.columns(stays, left=1),
+      aligned.columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)], left=1),
       *errors,
       held(report),
       f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. {_speed(report)}",
@@ -328,12 +324,3 @@ def preallocated(topology: str, needed: float) -> list[str]:
     f"JAX allocates {chips.JAX_SHARE:.0%} of a GPU's memory, {chips.JAX_SHARE * chip.memory / 2**30:.2f} GiB: "
     f"start it with XLA_PYTHON_CLIENT_MEM_FRACTION={chips.SHARE}."
   ]
-
-
-def columns(rows: list[tuple[str, ...]]) -> str:
-  """Cells aligned, the first column to the left."""
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  return "\n".join(
-    "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths)))
-    for row in rows
-  )

@@ -132,7 +132,7 @@ class AnswerReward:
   def earned(self, example: Example, episode: Episode) -> float | None:
     """The term `answer` of an episode that did not fail."""
     if self.kind == "f1":
-      return qa.f1(last_answer(self.parser, episode), example.golds)
+      return qa.f1(last_answer(self.parser, episode) or "", example.golds)
     return self.outcome(example, episode)
 
   def weights(self, step: int) -> Mapping[str, float]:
@@ -141,7 +141,7 @@ class AnswerReward:
 
   def outcome(self, example: Example, episode: Episode) -> float | None:
     """Whether the last answer is right, 0 or 1; None if a verdict is missing."""
-    answer = last_answer(self.parser, episode)
+    answer = last_answer(self.parser, episode) or ""
     if self.kind != "judge" or not answer or qa.exact_match(answer, example.golds):
       return qa.exact_match(answer, example.golds)
     verdict = episode.facts.get("correct")
@@ -189,9 +189,9 @@ def find_answer(parser: recipe.Parser, episode: Episode) -> str | None:
   return next((answer for answer in answers if answer is not None), None)
 
 
-def last_answer(parser: recipe.Parser, episode: Episode) -> str:
-  """The model's last answer, or the fact `answer` of a method that chooses one; "" if there is none."""
-  return (episode.facts["answer"] if "answer" in episode.facts else find_answer(parser, episode)) or ""
+def last_answer(parser: recipe.Parser, episode: Episode) -> str | None:
+  """The fact `answer`, of another generator or of a method that chooses one; else the model's last answer."""
+  return episode.facts["answer"] if "answer" in episode.facts else find_answer(parser, episode)
 
 
 def judge_answer(play: Play, parser: recipe.Parser, *, style: str = "squad") -> Play:

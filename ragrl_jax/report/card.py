@@ -127,7 +127,7 @@ def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bo
   hours, price = cost.get("cost/hours", 0.0), cost.get("cost/price")
   phases = [f"{n.removeprefix('cost/hours/')} {cost[n]:.2f}".replace("_", " ") for n in cost if "/hours/" in n]
   returns = sum(rollback.TO in row for row in rows)
-  lines = [
+  return [
     ("Steps", f"{step:,} of {config.steps:,}"),
     *([("Returns to earlier weights", f"{returns}, each at half the learning rate")] if returns else []),
     *([] if tuned else [("Episodes", f"{step * episodes:,}, {episodes:,} per step")]),
@@ -138,7 +138,6 @@ def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bo
     ("Devices", markdown("; ".join(dict.fromkeys(row.get("devices") or "not recorded" for row in rows_before)))),
     ("Code", "; ".join(code)),
   ]
-  return lines
 
 
 def _code(row: Mapping[str, Any]) -> str:

@@ -25,8 +25,8 @@ from ragrl_jax import structs
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.engine.messages import Group, Turn, TurnEnded
-from ragrl_jax.evaluation import harness
 from ragrl_jax.protocol.text_stream import TextStream
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.report import kept_traces
@@ -50,7 +50,7 @@ def in_conversation(earlier: Sequence[tuple[str, str]], question: str) -> str:
 def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
   """[{answer, count, share}], the most frequent first. Answers are compared by exact match. None means no answer."""
   keys = [None if answer is None else normalize(answer, "squad") for answer in answers]
-  first = {key: answer for key, answer in zip(reversed(keys), reversed(answers))}
+  first = dict(zip(reversed(keys), reversed(answers)))
   counts = Counter(keys).most_common()
   return [dict(answer=first[key], count=count, share=count / len(keys)) for key, count in counts]
 
@@ -138,7 +138,7 @@ class Asker:
     event = dict(
       event="answer",
       sample=sample,
-      answer=harness.answer(recipe, episode),
+      answer=parts.last_answer(recipe.parser, episode),
       ended=episode.ended,
       failure=episode.failure,
       no_verdict=tools.no_verdict,

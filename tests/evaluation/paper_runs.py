@@ -10,7 +10,7 @@ import sys
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import episode_rows, harness, records
+from ragrl_jax.evaluation import answer_files, episode_rows, records
 from ragrl_jax.evaluation.records import MODELS
 from ragrl_jax.evaluation.tables import filling, papers
 
@@ -88,13 +88,13 @@ def read(folder, extracted, rows, **of):
 def written(folder, rows, settings):
   """An evaluation by its two files."""
   folder.mkdir(parents=True, exist_ok=True)
-  (folder / harness.PREDICTIONS).write_text("".join(json.dumps(one) + "\n" for one in rows))
+  (folder / answer_files.PREDICTIONS).write_text("".join(json.dumps(one) + "\n" for one in rows))
   failed = sum(one["ended"] == "failed" for one in rows)
   metrics = dict(
     n=len(rows) - failed, failed=failed, settings=settings, evidence_bleu=50.0, evidence_rouge_l=0.5, seconds=2.0,
     seconds_cover=10,
   )  # fmt: skip
-  (folder / harness.METRICS).write_text(json.dumps(metrics))
+  (folder / answer_files.METRICS).write_text(json.dumps(metrics))
   return records.read(folder)
 
 

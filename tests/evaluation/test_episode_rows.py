@@ -6,6 +6,7 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.core.metrics import searches
 from ragrl_jax.evaluation import episode_rows, harness
+from ragrl_jax.recipes import parts
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
 
@@ -99,5 +100,5 @@ def test_rows_and_means():
   assert found["char_f1"] == pytest.approx((1 + 2 / 9 + 1) / 3) and found["f1"] == pytest.approx(1 / 3)
   # The answer of another generator counts.
   episode = Episode.from_text(recipe, example, [("model", "Answer: Rome")], facts=dict(answer="Paris"))
-  assert harness.answer(recipe, episode) == "Paris"
-  assert harness.answer(recipe, dataclasses.replace(episode, facts={})) == "Rome"
+  assert parts.last_answer(recipe.parser, episode) == "Paris"
+  assert parts.last_answer(recipe.parser, dataclasses.replace(episode, facts={})) == "Rome"

@@ -11,6 +11,7 @@ from refusals import refused
 from ragrl_jax import recipes, structs
 from ragrl_jax.data import digests
 from ragrl_jax.evaluation import harness
+from ragrl_jax.recipes import parts
 from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
@@ -389,6 +390,6 @@ def test_training_excludes_answers_without_a_verdict_from_the_outcome(preset, un
 
 def test_each_turn_is_read_alone_and_the_last_answer_counts():
   turns = [("model", "<answer>early</answer> <search>x</search>"), ("environment", FOUND), ("model", "more </answer>")]
-  assert harness.answer(RECIPE, structs.Episode.from_text(RECIPE, EXAMPLES[0], turns)) == "early"
+  assert parts.last_answer(RECIPE.parser, structs.Episode.from_text(RECIPE, EXAMPLES[0], turns)) == "early"
   spoken = [("model", "<answer>"), ("environment", FOUND), ("model", "x</answer>")]  # tags of two turns are no pair
-  assert harness.answer(RECIPE, structs.Episode.from_text(RECIPE, EXAMPLES[0], spoken)) is None
+  assert parts.last_answer(RECIPE.parser, structs.Episode.from_text(RECIPE, EXAMPLES[0], spoken)) is None

@@ -6,7 +6,7 @@ import real_reader
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
-from ragrl_jax.evaluation import harness
+from ragrl_jax.recipes import parts
 
 PASSAGES = (
   structs.Passage("a", "Norway", "The capital of Norway is the town of Oslo. It lies at a fjord."),
@@ -26,10 +26,10 @@ def test_every_lesson_has_the_recipes_form():
     episode = structs.Episode.from_text(recipe, lesson, lesson.meta["turns"])
     episode = dataclasses.replace(episode, ended="answer")
     if name in WITHOUT:
-      assert episode.model_text and harness.answer(recipe, episode) is None, name
+      assert episode.model_text and parts.last_answer(recipe.parser, episode) is None, name
       continue
     if recipe.searches and not recipe.needs_passages:
       assert episode.num_searches == 1, name
-    assert harness.answer(recipe, episode) in real_reader.ANSWERS, name
+    assert parts.last_answer(recipe.parser, episode) in real_reader.ANSWERS, name
     if recipe.name in ("arena", "care") and config.preset != "original":  # which asks for no form
       assert recipe.score(lesson, episode)["format"] == 1.0, name

@@ -53,7 +53,7 @@ def tools(retriever):
   return types.SimpleNamespace(search=search)
 
 
-def probed(index, out, answers, *, examples=EXAMPLES, queries=None, corpus=None, seen=None):
+def probed(index, out, answers, *, examples=EXAMPLES, queries=None, seen=None):
   """The probe of a policy whose calls `seen` counts. answers: (question's number, its hops, all that it was shown, its
   searches) → its answer; None searches on. queries: (number, what it was shown) → the query; by default of the person,
   or of the town that was shown."""
@@ -75,7 +75,7 @@ def probed(index, out, answers, *, examples=EXAMPLES, queries=None, corpus=None,
     return played.by_example(lambda one: run(play(one, scripted.ScriptedPolicy(script), tools(index))))
 
   more = dict(settings=dict(policy="scripted"), top_k=3)
-  return search_probe.played(examples, play_with, RECIPE, index.corpus if corpus is None else corpus, out, **more)
+  return search_probe.played(examples, play_with, RECIPE, index.corpus, out, **more)
 
 
 def read(i, hops, shown):

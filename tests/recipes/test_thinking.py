@@ -5,6 +5,7 @@ import pytest
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.recipes.released.recipe import NOTHING
 from ragrl_jax.run import rewards, signs
@@ -53,7 +54,7 @@ def test_only_what_follows_the_thought_counts(key, opened):
   first, *rest = REPLIES[key]
   recipe, episode, searched = played(*key, [f"{MUSES}\n</think>\n\n{first}", *rest])
   assert recipe.outcome(EXAMPLE, episode) == 1.0 and ("search", "Bob") not in searched
-  assert harness.answer(recipe, episode) == "Ann Lee"
+  assert parts.last_answer(recipe.parser, episode) == "Ann Lee"
   terms = recipe.score(EXAMPLE, episode)
   said = [segment.text for segment in episode.segments if segment.owner == MODEL]
   assert terms.get("answer", 1.0) == 1.0 and said[0].startswith("Perhaps")  # the record has no tag
@@ -61,7 +62,7 @@ def test_only_what_follows_the_thought_counts(key, opened):
     assert not recipe.unearned(EXAMPLE, episode)["unthought"]
   _, episode, searched = played(*key, [MUSES, *[""] * 9])  # the budget ends the thought
   assert recipe.outcome(EXAMPLE, episode) == 0.0 and ("search", "Bob") not in searched
-  assert harness.answer(recipe, episode) is None
+  assert parts.last_answer(recipe.parser, episode) is None
   # Tables and detectors read no answer in it, not even a right one.
   recipe, episode, _ = played(*key, [MUSES.replace("Bob", "Ann Lee").replace("no", "Ann Lee"), *[""] * 9])
   (scored,) = rewards.score(recipe, [EXAMPLE], [episode], 1)

@@ -48,7 +48,7 @@ class Reward(parts.AnswerReward):
       return episode.facts.get("reward")
     if self.kind in KINDS:
       return super().earned(example, episode)
-    earned = self.kind(example, parts.last_answer(self.parser, episode), episode.facts)
+    earned = self.kind(example, parts.last_answer(self.parser, episode) or "", episode.facts)
     return None if earned is None else float(earned)
 
 

@@ -267,7 +267,8 @@ def bootstrap_interval(values: Values, *, seed: int, resamples: int = RESAMPLES)
     raise ValueError(f"an interval needs a list of finite values, these have the shape {values.shape}.")
   if np.all(values == values[0]):
     return float(values[0]), float(values[0])
-  return _percentiles(resampled_means(values, resamples=resamples, seed=seed))
+  low, high = np.quantile(resampled_means(values, resamples=resamples, seed=seed), [0.025, 0.975])
+  return float(low), float(high)
 
 
 def t_interval(values: Values) -> tuple[float, float]:
@@ -323,11 +324,6 @@ def seeds_interval(x: Values, y: Values) -> tuple[float, float, float]:
   freedom = variance**2 / sum(part**2 / count for part, count in parts)
   half = float(scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance))
   return difference, difference - half, difference + half
-
-
-def _percentiles(draws: np.ndarray) -> tuple[float, float]:
-  low, high = np.quantile(draws, [0.025, 0.975])
-  return float(low), float(high)
 
 
 # ---- drawn means and sums --------------------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ def make_flare(prompt: Prompt, parser: Parser, switches: "Switches"):
     facts: dict[str, Any] = dict(draft_tokens=sampled - len(kept_ids))
     episode = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
     answer = parser.answer(tokenizer.decode(kept_ids))
-    if answer is not None and answer != parts.last_answer(parser, episode):
+    if answer is not None and answer != (parts.last_answer(parser, episode) or ""):
       facts["answer"] = answer
     return episode
 
