@@ -10,6 +10,7 @@ found document once.
 """
 
 import json
+import logging
 
 from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import retrieval as metrics
@@ -44,7 +45,12 @@ def main() -> int:
   if arguments.index:
     _search(arguments, judgements)
   if judgements is not None:
-    scores = metrics.means(trec_files.read_run(arguments.run), judgements, names)
+    run = trec_files.read_run(arguments.run)
+    if not any(run.get(query, {}).keys() & judged for query, judged in judgements.items()):
+      logging.warning(
+        "%s: no judged passage is in %s: do corpus and qrels have the same ids?", arguments.qrels, arguments.run
+      )
+    scores = metrics.means(run, judgements, names)
     print(json.dumps(dict(run=arguments.run, queries=len(judgements), **scores), indent=1))
   return 0
 

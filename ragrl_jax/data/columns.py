@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.text import forms
 from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
@@ -52,7 +53,10 @@ def facts(value: Any) -> list[tuple[str, int]]:
 def _pairs(value: Sequence | Mapping, first: str, second: str, column: str) -> list[tuple[Any, ...]]:
   """Pairs from a dict of two columns, or from a list of pairs or of dicts; what is none of these becomes ()."""
   if isinstance(value, Mapping):
-    return list(zip(listed(value, first, column), listed(value, second, column), strict=False))
+    firsts, seconds = listed(value, first, column), listed(value, second, column)
+    if len(firsts) != len(seconds):
+      raise ValueError(f"{column!r} has {len(firsts)} values of {first!r} and {len(seconds)} of {second!r}.")
+    return list(zip(firsts, seconds))
   read = lambda item: (item.get(first), item.get(second)) if isinstance(item, Mapping) else tuple(item)[:2]
   return [read(item) if isinstance(item, Mapping | list | tuple) else () for item in value]
 
@@ -72,11 +76,12 @@ def unpacked(value: Any, column: str) -> Any:
 def by_title(contexts: list[tuple[str, list[str]]], facts: list[tuple[str, int]]):
   """(passages, supporting, evidence). A sentence number beyond its passage is left out of the evidence."""
   passages, first = [], {}
+  facts = [(forms.composed(title), number) for title, number in facts]
   for place, (title, sentences) in enumerate(contexts):
     # HotpotQA's sentences bring their leading space along, 2WikiMultihopQA's do not.
     glue = "" if any(sentence[:1].isspace() for sentence in sentences[1:]) else " "
     passages.append(make_passage(title, glue.join(sentences).strip()))
-    first.setdefault(title, place)
+    first.setdefault(forms.composed(title), place)
   supporting = sorted({first[title] for title, _ in facts if title in first})
   evidence = tuple(
     (first[title], contexts[first[title]][1][number].strip())
@@ -107,13 +112,19 @@ def question(row: Row, column: str = "question") -> str:
 
 
 def golds(row: Row, column: str) -> tuple[str, ...]:
-  """The right answers, each once; one text is one answer, and a list of texts that arrives as text is unpacked."""
+  """The right answers, each once; one text is one answer, and a list of texts that arrives as text is unpacked.
+
+  They may be in an object, as SQuAD's and TriviaQA's are on the hub.
+  """
   golds = row[column]
+  if isinstance(golds, Mapping):
+    golds = [*listed(golds, "text", column), *filter(None, [golds.get("value")]), *listed(golds, "aliases", column)]
   golds = [golds] if isinstance(golds, str) else golds
   if isinstance(golds, Sequence):
     golds = [text for gold in golds for text in (_listed(gold, column) if isinstance(gold, str) else [gold])]
   if not isinstance(golds, Sequence) or not golds or not all(isinstance(g, str) and g.strip() for g in golds):
-    raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r:.200}.")
+    none = " For an unanswerable question, write the right reply, and answerable=false." if golds == [] else ""
+    raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r:.200}.{none}")
   return tuple(dict.fromkeys(golds))
 
 

@@ -37,11 +37,17 @@ def example(row: Row, *, identity: str, source: str) -> Example:
 
 
 def ours(row: Row, identity: str, source: str) -> Example:
-  """Our own rows: {"id", "question", "answers", "passages", "supporting", "hops", "meta"}; other columns go to meta."""
+  """Our own rows: {"id", "question", "answers", "passages", "supporting", "hops", "meta"}; other columns go to meta.
+
+  Without passages, a `context` that is one text is the passage, as in SQuAD and MRQA on the hub.
+  """
   read = lambda row, column: tuple(
     columns.passage(p, f"{column}[{i}]") for i, p in enumerate(columns.listed(row, column))
   )
-  passages = read(row, "passages")
+  own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
+  passages, context = read(row, "passages"), row.get("context")
+  if context and not passages and columns.is_text(context):  # as in `reading`
+    passages, own_columns = (columns.make_passage("", context),), own_columns | {"context"}
   supporting = tuple(columns.position(p, len(passages), "supporting") for p in columns.listed(row, "supporting"))
   hops = row.get("hops")
   if isinstance(hops, str) and (not hops or hops.isdecimal()):  # as in a file of plain values
@@ -49,7 +55,6 @@ def ours(row: Row, identity: str, source: str) -> Example:
   if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool)):
     raise ValueError(f"'hops' must be a whole number or null, this is {hops!r:.80}.")
   meta = columns.mapping(row, "meta")
-  own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
   meta |= {column: value for column, value in row.items() if column not in own_columns}
   lost = read(meta, episodes.GOLDS)
   meta.pop(episodes.GOLDS, None)
@@ -135,17 +140,16 @@ def musique(row: Row, identity: str, source: str) -> Example:
       raise ValueError(f"'paragraphs[{i}]' must have a text as 'title' and a number as 'idx'.")
     passages.append(columns.make_passage(title, paragraph["paragraph_text"]))
     place[paragraph.get("idx", i)] = i
-    if paragraph.get("is_supporting"):
+    if columns.truth(paragraph, "is_supporting"):
       supporting.append(i)
   steps = []
   for step in columns.listed(row, "question_decomposition"):
     if not isinstance(step, Mapping) or not isinstance(at := step.get("paragraph_support_idx"), str | int | None):
       raise ValueError("'question_decomposition' must be a list of objects with a number 'paragraph_support_idx'.")
     steps.append(dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(at)))
-  answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=columns.truth(row, "answerable") is not False)
   evidence = tuple((i, passages[i].text) for i in supporting)
-  name, *basics = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
+  name, *basics = _asked(row, identity, ("id",), "question", "answer")
   name += "/unanswerable" * (not meta["answerable"])
   return Example(name, *basics, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
 
@@ -189,7 +193,7 @@ def ms_marco(row: Row, identity: str, source: str) -> Example:
   meta = dict(
     answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=columns.listed(passages, "url")
   )
-  supporting = tuple(i for i, is_gold in enumerate(selected) if is_gold)
+  supporting = tuple(i for i, gold in enumerate(selected) if columns.truth(dict(is_selected=gold), "is_selected"))
   passages = tuple(columns.make_passage("", text) for text in texts)
   return Example(name, question, golds, passages, supporting, source, len(supporting) or None, meta=meta)
 
@@ -239,8 +243,9 @@ def _simple(
 
 
 def _asked(row: Row, identity: str, ids: Sequence[str], question: str, answer: str) -> tuple[str, str, tuple[str, ...]]:
-  """(id, question, golds) from these columns."""
-  return columns.identified(row, ids, identity), columns.question(row, question), columns.golds(row, answer)
+  """(id, question, golds) from these columns, and from "answer_aliases"."""
+  golds = [*columns.golds(row, answer), *columns.listed(row, "answer_aliases")]
+  return columns.identified(row, ids, identity), columns.question(row, question), columns.golds({answer: golds}, answer)
 
 
 def browsecomp_plus(row: Row, identity: str, source: str) -> Example:

@@ -174,7 +174,8 @@ def _parsed(where: str, line: str) -> Any:
   try:
     return _STRICT.decode(line)
   except (ValueError, RecursionError) as error:  # as above
-    raise ValueError(f"{where}: not JSON: {error}.") from error
+    rows = " An object over several lines is no row: write rows as an array, or one a line." * (line.strip() == "{")
+    raise ValueError(f"{where}: not JSON: {error}.{rows}") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

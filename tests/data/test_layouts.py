@@ -44,6 +44,11 @@ def test_2wiki_sentences_are_joined_with_spaces():
   assert got.evidence == ((0, "Its director is X."),) and got.meta["evidences"] == [["Film", "director", "X"]]
 
 
+def test_titles_are_compared_in_one_form_of_unicode():
+  row = dict(HOTPOT, context=[["Caf\u00e9", ["Old."]]], supporting_facts=[["Cafe\u0301", 0]])
+  assert (read(row).supporting, read(row).evidence) == ((0,), ((0, "Old."),))
+
+
 def test_musique():
   row = dict(
     id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
@@ -58,6 +63,8 @@ def test_musique():
   assert got.evidence == ((1, "b text"), (2, "c text"))
   steps = [dict(question="B >> x", answer="Bob", passage=2), dict(question="#1 >> y", answer="Ann", passage=1)]
   assert got.meta == dict(answerable=True, decomposition=steps)
+  row["paragraphs"][1]["is_supporting"] = "False"
+  assert read(row).supporting == (2,)
   row["question_decomposition"][0]["paragraph_support_idx"] = None  # as in the unanswerable half of the set
   assert read(row).meta["decomposition"][0]["passage"] is None
 
@@ -79,6 +86,9 @@ def test_flashrag_with_hotpotqa_metadata():
 
 def test_plain_rows_and_their_unknown_columns():
   assert read(dict(question="Q?", answer=["x", "y"])).golds == ("x", "y")
+  assert read(dict(question="Q?", answer="x", answer_aliases=["y", "x"])).golds == ("x", "y")
+  trivia = dict(value="x", aliases=["y"], normalized_value="z")
+  assert read(dict(question="Q?", answer=trivia)).golds == ("x", "y")
   got = read(dict(question="Q?", answer="x", views=3))
   assert (got.id, got.golds, got.meta) == ("set-0", ("x",), dict(views=3))
   got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
@@ -153,6 +163,9 @@ def test_a_context_of_one_text_and_a_whole_prompt():
   got = read(dict(id=3, question="Who?", context="It was Ann.", answer=["Ann"], hop=2))
   assert (got.id, got.question, got.golds, got.meta) == ("3", "Who?", ("Ann",), dict(hop=2))
   assert [(p.title, p.text) for p in got.passages] == [("", "It was Ann.")] and got.supporting == ()
+  for answers in (["Ann"], dict(text=["Ann"], answer_start=[7])):  # MRQA's; SQuAD's on the hub
+    got = read(dict(id=3, question="Who?", context="It was Ann.", answers=answers))
+    assert ([p.text for p in got.passages], got.golds, got.meta) == (["It was Ann."], ("Ann",), {})
   got = read(dict(prompt="It was Ann.\n\nWho was it?", answer="Ann", split="a"))
   assert (got.id, got.golds, got.meta) == ("set-0", ("Ann",), dict(split="a", prompt=True))
   assert got.question == got.passages[0].text == "It was Ann.\n\nWho was it?"
@@ -191,6 +204,8 @@ def test_ms_marco():
   assert [p.text for p in got.passages] == ["Since 2007.", "It is a bank."] and (got.supporting, got.hops) == ((1,), 1)
   assert got.meta == dict(answerable=True, query_type="description", urls=["u1", "u2"])
   passages = dict(is_selected=[0], passage_text=["Since 2007."], url=["u1"])
+  told = dict(MS_MARCO["passages"], is_selected=["0", "1"])
+  assert read(dict(MS_MARCO, passages=told)).supporting == (1,)
   silent = read(dict(MS_MARCO, answers=["No Answer Present."], passages=passages))
   assert (silent.supporting, silent.hops, silent.meta["answerable"]) == ((), None, False)
 
@@ -200,6 +215,7 @@ def test_ms_marco():
   (dict(HOTPOT, context=[["Rome", ["It is old.", None]]]), r"context\[0\]"),
   (dict(HOTPOT, context=3), "'context' must be a list"), (dict(HOTPOT, answer=None), "'answer' must hold"),
   (dict(HOTPOT, supporting_facts=[["Rome"]]), "sentence number"),
+  (dict(HOTPOT, supporting_facts=dict(title=["Rome"])), "has 1 values of 'title' and 0 of 'sent_id'"),
   (dict(HOTPOT, supporting_facts=[["Rome", "0"]]), "sentence number"),
   (dict(question="Q?", answer="x", paragraphs=[dict(title="a")]), r"paragraphs\[0\]"),
   (dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]), "position from 0 to 1"),
@@ -210,7 +226,8 @@ def test_ms_marco():
   (dict(question="Q?", answers=["x"], gold_ids=[["7"]]), "'gold_ids' must be a list of passages' ids"),
   (dict(question="Q?", answers=["x"], answerable="no one"), "'answerable' must be true or false, this is 'no one'"),
   (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
-  (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
+  (dict(LONGBENCH, answers=[]), "'answers' must hold .* answerable=false"),
+  (dict(DROP, passage=None), "'passage' must be text"),
   (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
   (dict(MS_MARCO, answers=[]), "'answers' must hold"),
   (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of the same length"),

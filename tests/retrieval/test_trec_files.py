@@ -90,8 +90,8 @@ def test_the_command_searches_writes_and_scores(tmp_path, monkeypatch, capsys):
   refused("--run=.*test.tsv: this file is read, too", trec_run.main)
 
 
-@pytest.mark.parametrize(("judged", "ranked"), [("d", ["d", "e"]), ("d#1", ["d#0", "d#1", "e#0"])])
-def test_documents_that_were_cut_are_scored_as_what_is_judged(tmp_path, monkeypatch, judged, ranked):
+@pytest.mark.parametrize(("judged", "ranked"), [("d", ["d", "e"]), ("d#1", ["d#0", "d#1", "e#0"]), ("7", ["d", "e"])])
+def test_documents_that_were_cut_are_scored_as_what_is_judged(tmp_path, monkeypatch, caplog, judged, ranked):
   texts = [Passage("d", "", "word other word"), Passage("e", "", "some word")]
   build_index(texts, "bm25", tmp_path / "index", chunks=Chunks(2), progress=False)
   (tmp_path / "queries.tsv").write_text("q\tword\n")
@@ -99,6 +99,7 @@ def test_documents_that_were_cut_are_scored_as_what_is_judged(tmp_path, monkeypa
   paths = {f"--{name.partition('.')[0]}": tmp_path / name for name in ("index", "queries.tsv", "qrels.txt", "run.txt")}
   monkeypatch.setattr(sys, "argv", ["ragrl trec", *(str(word) for pair in paths.items() for word in pair)])
   assert trec_run.main() == 0
+  assert ("no judged passage is in" in caplog.text) == (judged == "7")
   assert sorted(line.split()[2] for line in (tmp_path / "run.txt").read_text().splitlines()) == ranked
 
 

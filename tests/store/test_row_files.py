@@ -81,6 +81,7 @@ def test_the_datasets_library_saves_such_folders(tmp_path):
   ("a.jsonl.gz", gzip.compress(bytes(9999), mtime=0)[:-9], r"a.jsonl.gz:\d+: the compressed file is broken or cut off"),
   ("a.json", b'[{"a": 1},\n]', "a.json:1 .row 1.: not JSON: after ',' there must be another row, not ']'"),
   ("a.json", b'[{"a": 1}, , {}]', "a.json:1 .row 2.: not JSON"), ("a.json", b"[,]", "a.json:1 .row 1.: not JSON"),
+  ("a.json", b'{\n "data": [{"a": 1}]\n}', "a.json:1: not JSON: .* An object over several lines is no row"),
   ("a.parquet", b"", "a.parquet: no parquet file that can be read"),
   ("a.xlsx", b"PK", "a.xlsx: rows are read from .jsonl, .json, .csv"),
 ])  # fmt: skip
