@@ -7,10 +7,14 @@ import pathlib
 QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")  # a container's: "150000 100000" is one and a half cores, "max …" all
 
 
+def visible() -> int:
+  """The cores of the machine, or of the process's affinity: XLA starts a thread for each."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def count() -> int:
-  """The cores that this process may use: of the machine, of its affinity, and of its container's quota rounded up."""
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+  """The cores that this process may use: the visible ones, or its container's quota, rounded up, where it is less."""
   with contextlib.suppress(OSError, ValueError):  # there is no quota
     quota, period = map(int, QUOTA.read_text(encoding="ascii").split())
-    cores = min(cores, -(-quota // period))
-  return cores
+    return min(visible(), -(-quota // period))
+  return visible()

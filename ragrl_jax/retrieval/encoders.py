@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax.models import hub
+from ragrl_jax.models.encoder_settings import EOS
 from ragrl_jax.retrieval import bm25, cards
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.bm25 import RULE, Words, say_wordless, title_and_text
@@ -135,7 +136,7 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, override: str | os.Pat
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
   settings, stored_settings = dict(encoder.settings), card["encoder"]["settings"]
-  names = sorted({*stored_settings, *({"eos"} & settings.keys())} - {"path"})
+  names = sorted({*stored_settings, *({EOS} & settings.keys())} - {"path"})
   pairs = {name: (settings.get(name), stored_settings.get(name)) for name in names}
   differs = [f"{name}: {own!r}, the index {stored!r}" for name, (own, stored) in pairs.items() if own != stored]
   if differs or encoder.dim != card["dim"]:

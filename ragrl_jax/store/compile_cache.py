@@ -15,7 +15,7 @@ import filelock
 import jax
 from tqdm import tqdm
 
-from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import cores, hosts
 
 LIMIT = 4 << 30  # bytes on disk; beyond it JAX deletes the least recently used programs
 LEAST_S = 0.2  # programs that compile in less time are not kept
@@ -129,8 +129,7 @@ def _processor() -> str:
 
 def _threads() -> str:
   """The number of threads that XLA compiles CPU programs for."""
-  count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(count)
+  return os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(cores.visible())
 
 
 def _plain(name: str) -> str:

@@ -1,5 +1,6 @@
 """Records the code and the devices of a training run: a line of versions.jsonl for every start."""
 
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -60,6 +61,7 @@ def library() -> dict[str, str | None]:
   return {"ragrl_jax": ragrl_jax.__version__, "commit": _checkout() or _installed()}
 
 
+@functools.cache  # git takes a while, and a resumed run asks twice
 def _checkout() -> str | None:
   root = pathlib.Path(ragrl_jax.__file__).resolve().parents[1]
   if not (root / ".git").exists():  # an installed package may lie in the checkout of another project

@@ -1,5 +1,7 @@
 """Corpora as people have them: folders of documents, tables with and without ids; what is left out is counted."""
 
+import contextlib
+import html.parser
 import os
 import zipfile
 
@@ -154,8 +156,13 @@ def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
     "encrypted with a password: 1", "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
   ):  # fmt: skip
     assert reason in message, reason
-  # Newer Pythons read <![<! as a comment without an end.
-  assert ("without text: 3" in message and "a damaged page: 1" in message) or "without text: 4" in message
+  reasons = ("without text: 3", "a damaged page: 1")
+  with contextlib.suppress(AssertionError):  # which Python's parser of HTML raised of <![<!; newer ones see a comment
+    parser = html.parser.HTMLParser()
+    parser.feed("<![<!")
+    parser.close()
+    reasons = ("without text: 4",)
+  assert all(reason in message for reason in reasons), message
   assert str(folder / "locked.pdf") in message and "\n" not in message
   corpus.identity(folder)
 

@@ -25,6 +25,7 @@ from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate, sft, train
+from ragrl_jax.parallel import cores
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import recipe as recipe_lib
 from ragrl_jax.report import metric_tables, traces
@@ -241,8 +242,7 @@ def tick(progress: tqdm, text: str) -> None:
 
 def machine() -> dict:
   """The properties of this machine that affect the last digits of a run."""
-  threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return dict(threads=threads, xla_flags=os.environ.get("XLA_FLAGS", ""), jax=jax.__version__)
+  return dict(threads=cores.visible(), xla_flags=os.environ.get("XLA_FLAGS", ""), jax=jax.__version__)
 
 
 def verdict(summary: dict, config) -> str:
