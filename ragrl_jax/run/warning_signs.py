@@ -108,7 +108,7 @@ def warnings(
 
   Args:
     first: whether it is the run's first step.
-    searches_expected: whether the recipe searches.
+    searches_expected: whether the policy may search.
     switches: the names of the recipe's switches, so that messages name no other.
   """
   numbers = _Metrics(metrics, searches_expected=searches_expected)
@@ -125,12 +125,13 @@ def of_training(
   """`warnings` as metrics, "warning/NAME" → text, and at the first step a warning of too few `steps`.
 
   Args:
-    recipe: searches are expected if it searches; its weights may change with the steps.
+    recipe: searches are expected unless it gives the passages itself; its weights may change with the steps.
     step: of the metrics, counted from 1.
     steps: number of steps of the whole run.
     mixed: whether the run mixes easy with hard questions.
   """
-  messages = warnings(metrics, first=step == 1, searches_expected=recipe.searches, switches=recipe.switches)
+  policy_searches = recipe.searches and not recipe.needs_passages
+  messages = warnings(metrics, first=step == 1, searches_expected=policy_searches, switches=recipe.switches)
   if step == 1 and (cut_short := recipe.cut_short(steps, mixed=mixed)):
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
     messages["schedule"] = (

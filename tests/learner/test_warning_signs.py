@@ -47,3 +47,9 @@ def test_a_message_names_a_switch_only_if_the_recipe_has_it():
   for name, has in (("search_r1", True), ("care", False)):
     found = warning_signs.of_training(CALM | dict(mask_coverage=0.001), recipes.get(name), 1, 10)
     assert ("config.switches.max_passage_tokens" in found["warning/little_trained"]) == has
+
+
+def test_searches_are_expected_only_of_a_policy_that_searches():
+  for name, expected in (("search_r1", True), ("lear", False), ("arena", False)):  # given passages, searched for or not
+    found = warning_signs.of_training(CALM | dict(searches=0.0), recipes.get(name), 1, 10)
+    assert ("warning/no_searches" in found) == expected, name
