@@ -56,12 +56,14 @@ def test_import(tmp_path, monkeypatch, capsys):
 def test_import_of_a_model_whose_template_rewrites_turns(tmp_path, monkeypatch, capsys):
   folder = model_folder(tmp_path / "in", rows=600)
   small_tokenizers.byte_level(folder, template=small_tokenizers.FORGETFUL)
-  (tmp_path / "out").mkdir()
-  (tmp_path / "out" / "chat_template.jinja").write_text("an earlier model's")
+  (tmp_path / "out" / saving.NAMED_TEMPLATES).mkdir(parents=True)
+  for name in ("chat_template.jinja", f"{saving.NAMED_TEMPLATES}/tool_use.jinja"):
+    (tmp_path / "out" / name).write_text("an earlier model's")
   status, _, said = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out")
   assert status == 0, said
   assert "</think>" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["chat_template"]
   assert not (tmp_path / "out" / "chat_template.jinja").exists()
+  assert not (tmp_path / "out" / saving.NAMED_TEMPLATES).exists()
 
 
 def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
