@@ -128,10 +128,13 @@ def say_unused_template(folder: str | os.PathLike) -> None:
     )
 
 
-def _template(folder: pathlib.Path) -> Any:
-  """The chat template of a folder: a text, or a list of named ones; None if it has none."""
+def _template(folder: pathlib.Path) -> str | None:
+  """The chat template of a folder, the default one of several; None if it has none."""
   file = folder / "chat_template.jinja"
-  return file.read_text(encoding="utf-8") if file.is_file() else read(folder / CONFIG).get("chat_template")
+  template = file.read_text(encoding="utf-8") if file.is_file() else read(folder / CONFIG).get("chat_template")
+  if isinstance(template, list):  # an older form, which transformers now stores as files
+    template = next((one["template"] for one in template if one["name"] == "default"), None)
+  return template
 
 
 @functools.lru_cache(maxsize=1024)
