@@ -72,7 +72,8 @@ def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
 
   config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=259)
   tensors = {name: hf_folders.tensor(name, shape) for name, shape in hf_folders.decoder_shapes(config).items()}
-  path = gguf_files.write(tmp_path / "m.gguf", config, tensors)
+  named = {f"tokenizer.chat_template.{name}": "{{ tools }}" for name in ("tool_use", "../outside")}
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors, fields=gguf_files.byte_level(**named))
   where = dict(model=path, out=tmp_path / "new" / "out", dtype="float32")
   status, out, err = run("import_hf", monkeypatch, capsys, **where)
   assert status == 0, err
@@ -81,6 +82,7 @@ def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
   got, _ = weights.load_pretrained(tmp_path / "new" / "out")
   np.testing.assert_array_equal(got.embedding[...], tensors["model.embed_tokens.weight"])
   assert load_tokenizer(tmp_path / "new" / "out").eos_ids == (258,)
+  assert [path.name for path in (tmp_path / "new" / "out" / saving.NAMED_TEMPLATES).iterdir()] == ["tool_use.jinja"]
   assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]  # what was unpacked is gone
   path.write_bytes(path.read_bytes()[:999])
   status, _, err = run("import_hf", monkeypatch, capsys, **where)
