@@ -128,10 +128,13 @@ def say_unused_template(folder: str | os.PathLike) -> None:
     )
 
 
-def _template(folder: pathlib.Path) -> Any:
-  """The chat template of a folder: a text, or a list of named ones; None if it has none."""
+def _template(folder: pathlib.Path) -> str | None:
+  """The chat template of a folder, the default one of several; None if it has none."""
   file = folder / "chat_template.jinja"
-  return file.read_text(encoding="utf-8") if file.is_file() else read(folder / CONFIG).get("chat_template")
+  template = file.read_text(encoding="utf-8") if file.is_file() else read(folder / CONFIG).get("chat_template")
+  if isinstance(template, list):  # an older form, which transformers now stores as files
+    template = next((one["template"] for one in template if one["name"] == "default"), None)
+  return template
 
 
 @functools.lru_cache(maxsize=1024)
@@ -141,7 +144,7 @@ def say_once(message: str) -> None:
 
 
 def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) -> None:
-  """Writes the tokenizer, its special tokens and its chat template into a folder.
+  """Writes the tokenizer, its special tokens and its chat templates into a folder.
 
   Args:
     fields: the file's metadata by GGUF keys.
@@ -177,5 +180,8 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
   options = dict(add_bos_token=bool(fields.get("tokenizer.ggml.add_bos_token", first)))
   options["add_eos_token"] = bool(fields.get("tokenizer.ggml.add_eos_token", False))
   tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special_tokens, **options, **more)
-  tokenizer.chat_template = fields.get("tokenizer.chat_template")
+  default, begins = fields.get("tokenizer.chat_template"), "tokenizer.chat_template."
+  named = {key.removeprefix(begins): text for key, text in fields.items() if key.startswith(begins)}
+  named = {name: text for name, text in named.items() if name.isidentifier()}  # each becomes a file of this name
+  tokenizer.chat_template = {"default": default, **named} if default and named else default
   tokenizer.save_pretrained(str(path))

@@ -14,6 +14,7 @@ TOKENIZER_FILES = (
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
   "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
+NAMED_TEMPLATES = "additional_chat_templates"  # has NAME.jinja, such as tool_use, the template of messages with tools
 
 
 def save(
@@ -59,3 +60,6 @@ def copy_tokenizer(source: pathlib.Path, out: pathlib.Path) -> None:
       shutil.copyfile(source / name, out / name)
     else:
       (out / name).unlink(missing_ok=True)
+  shutil.rmtree(out / NAMED_TEMPLATES, ignore_errors=True)
+  if (source / NAMED_TEMPLATES).is_dir():
+    shutil.copytree(source / NAMED_TEMPLATES, out / NAMED_TEMPLATES)

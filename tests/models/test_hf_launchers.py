@@ -56,12 +56,14 @@ def test_import(tmp_path, monkeypatch, capsys):
 def test_import_of_a_model_whose_template_rewrites_turns(tmp_path, monkeypatch, capsys):
   folder = model_folder(tmp_path / "in", rows=600)
   small_tokenizers.byte_level(folder, template=small_tokenizers.FORGETFUL)
-  (tmp_path / "out").mkdir()
-  (tmp_path / "out" / "chat_template.jinja").write_text("an earlier model's")
+  (tmp_path / "out" / saving.NAMED_TEMPLATES).mkdir(parents=True)
+  for name in ("chat_template.jinja", f"{saving.NAMED_TEMPLATES}/tool_use.jinja"):
+    (tmp_path / "out" / name).write_text("an earlier model's")
   status, _, said = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out")
   assert status == 0, said
   assert "</think>" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["chat_template"]
   assert not (tmp_path / "out" / "chat_template.jinja").exists()
+  assert not (tmp_path / "out" / saving.NAMED_TEMPLATES).exists()
 
 
 def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
@@ -70,7 +72,8 @@ def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
 
   config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=259)
   tensors = {name: hf_folders.tensor(name, shape) for name, shape in hf_folders.decoder_shapes(config).items()}
-  path = gguf_files.write(tmp_path / "m.gguf", config, tensors)
+  named = {f"tokenizer.chat_template.{name}": "{{ tools }}" for name in ("tool_use", "../outside")}
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors, fields=gguf_files.byte_level(**named))
   where = dict(model=path, out=tmp_path / "new" / "out", dtype="float32")
   status, out, err = run("import_hf", monkeypatch, capsys, **where)
   assert status == 0, err
@@ -79,6 +82,7 @@ def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
   got, _ = weights.load_pretrained(tmp_path / "new" / "out")
   np.testing.assert_array_equal(got.embedding[...], tensors["model.embed_tokens.weight"])
   assert load_tokenizer(tmp_path / "new" / "out").eos_ids == (258,)
+  assert [path.name for path in (tmp_path / "new" / "out" / saving.NAMED_TEMPLATES).iterdir()] == ["tool_use.jinja"]
   assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]  # what was unpacked is gone
   path.write_bytes(path.read_bytes()[:999])
   status, _, err = run("import_hf", monkeypatch, capsys, **where)

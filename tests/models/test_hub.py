@@ -180,11 +180,13 @@ def test_a_folder_of_that_name_wins_if_it_has_a_model(server, model, tmp_path, c
 
 
 def test_import_takes_a_name(server, model, tmp_path, monkeypatch, capsys):
-  commit = server.serve(NAME, model)
+  named = "additional_chat_templates/tool_use.jinja"
+  commit = server.serve(NAME, model, **{named: "{{ tools }}"})
   monkeypatch.setattr(sys, "argv", ["import", "--model", NAME, "--out", str(tmp_path / "out"), "--dtype", "float32"])
   assert commands.guarded(import_hf.main) == 0
   assert json.loads(capsys.readouterr().out)["source"] == f"{NAME}@{commit}"
   assert weights.load_pretrained(tmp_path / "out")[1] == weights.load_pretrained(model)[1]
+  assert (tmp_path / "out" / named).read_text() == "{{ tools }}"
 
 
 def test_a_player_loads_a_name_and_checks_need_no_weights(server, model, tmp_path):

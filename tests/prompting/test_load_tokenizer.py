@@ -146,7 +146,8 @@ def test_files_that_disagree_about_bos_are_named(tmp_path, caplog):
 
 def test_adapters_with_another_chat_template_than_their_base_are_said(tmp_path, caplog):
   base, same, other = (tmp_path / name for name in ("base", "same", "other"))
-  for folder, template in ((base, "{{ a }}"), (same, "{{ a }}"), (other, "{{ b }}")):
+  named = [dict(name="default", template="{{ a }}"), dict(name="tool_use", template="{{ tools }}")]
+  for folder, template in ((base, named), (same, "{{ a }}"), (other, "{{ b }}")):
     folder.mkdir()
     (folder / "tokenizer_config.json").write_text(json.dumps(dict(chat_template=template)))
   (same / "tokenizer_config.json").rename(same / "none.json")
