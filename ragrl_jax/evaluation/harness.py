@@ -80,7 +80,8 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
 def _unanswered(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
   """How a reply without an answer looks: its beginning, and whether the model's text contains a gold."""
   text = "\n".join(segment.text for segment in episode.segments if segment.owner == structs.MODEL)
-  return dict(reply=" ".join(text[:LONGEST_REPLY].split()), has_gold=qa.has_answer(text, example.golds))
+  has_gold = qa.searchable(example.golds) and qa.has_answer(text, example.golds)  # "no" is in many replies
+  return dict(reply=" ".join(text[:LONGEST_REPLY].split()), has_gold=has_gold)
 
 
 # Columns that need token ids or log-probabilities, which kept episodes lack. They do not depend on the right answers.
@@ -308,7 +309,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
     unanswered (replies without an answer: their number, those of them with a gold in the text, and the first ones),
     searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
-    ended (counts); the measures of `episode_rows.summarise`; by_hops and by_source:
+    ended (counts); the measures of `episode_rows.summarise`; `episode_rows.counted`; by_hops and by_source:
     {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
     (`comparison.macro`).
   """
@@ -333,7 +334,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in scored])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= episode_rows.summarise(scored)
+  metrics |= episode_rows.summarise(scored) | dict(counted=episode_rows.counted(scored))
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in scored if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in scored if row[key] == value]) for value in values}
