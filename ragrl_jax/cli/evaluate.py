@@ -66,10 +66,12 @@ def main():
 
 
 def asked(metrics) -> str:
-  """Total calls, tokens and cost of all questions, as text."""
+  """Total calls, tokens and cost of all questions but those that failed, as text."""
   measure, n = metrics.get("measure", {}), metrics["n"] * metrics.get("seeds", 1)
   total = lambda name: None if measure.get(name) is None else measure[name] * n
   names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")
   totals = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
   cost = total("cost")
-  return ", ".join(totals + ([f"cost {cost:.4f}"] if cost else [])) or "The server reports no token counts."
+  totals += [f"cost {cost:.4f}"] if cost else []
+  totals += ["without those of the questions that failed"] if totals and metrics.get("failed") else []
+  return ", ".join(totals) or "The server reports no token counts."

@@ -57,8 +57,7 @@ def test_comparison_by_hop_and_source_and_with_gaps():
   assert rows["Searches per question"]["after"] is rows["Wasted searches per question"]["before"] is None
   # A mean over some of the questions says over how many, and two sides with other numbers of questions say both.
   assert rows["Exact match"]["n"] == 10 and rows["Wasted searches per question"]["n"] == 7
-  other = metric_tables.comparison(BEFORE | dict(n=9.0), AFTER)
-  assert [row["n"] for row in other] == ["9, 10", 4, 6, "9, 10", 9, 7]
+  assert [row["n"] for row in metric_tables.comparison(BEFORE | dict(n=9.0), AFTER)] == ["9, 10", 4, 6, "9, 10", 9, 7]
   assert metric_tables.comparison(None, None) == []
   # The text table is aligned.
   lines = metric_tables.text_table(metric_tables.comparison(BEFORE, AFTER)).splitlines()
