@@ -205,8 +205,8 @@ def evaluate(
     progress: called with the number of answers.
 
   Returns:
-    The metrics as written: `summarise`, settings, and of the questions played by this call seconds, peak memory, and
-    devices and price.
+    The metrics as written: `summarise`, settings, and of the questions played by this call (or else by the last one
+    that played any) seconds, peak memory, and devices and price.
 
   Raises:
     ValueError: `out` holds predictions with other settings or for other questions, or something else than an
@@ -249,16 +249,20 @@ def evaluate(
   for folder, owned, part in zip(folders, ownership, parts):
     if seeds > 1:
       write_json(folder / METRICS, part | dict(settings=owned))
-  metrics = (parts[0] if seeds == 1 else answer_files.over_seeds(parts, rows, WITH_INTERVAL)) | {
+  spent: dict[str, Any] = {
     "seconds": round(seconds, 3),
     "seconds_cover": len(seconds_of),
     "peak_memory": peak_memory(),
     **({"devices": devices} if devices else {}),
     **({"price": seconds / 3600 * price_per_hour} if price_per_hour else {}),
-    "settings": jsonl.plain(settings),
   }
-  if batch == 1 and seeds == 1 and seconds_of:
-    metrics["latency"] = round(statistics.median(seconds_of), 6)
+  if not seconds_of:  # what the call that played measured stays
+    earlier = jsonl.read_object(out / METRICS)
+    spent |= {name: earlier[name] for name in (*spent, "latency") if name in earlier}
+  elif batch == 1 and seeds == 1:
+    spent["latency"] = round(statistics.median(seconds_of), 6)
+  metrics = parts[0] if seeds == 1 else answer_files.over_seeds(parts, rows, WITH_INTERVAL)
+  metrics |= spent | dict(settings=jsonl.plain(settings))
   for folder in {out, *folders}:
     stored_paths.note(folder)
   write_json(out / METRICS, metrics)

@@ -142,7 +142,7 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
   assert resumed | {name: whole[name] for name in ("seconds", "seconds_cover", "peak_memory")} == whole
   assert resumed["seconds_cover"] == len(again)
-  assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
+  assert evaluate(tmp_path / "killed", play=None) == resumed  # all answers exist, so nothing is played
 
 
 def test_after_a_full_disk_no_episode_stands_beside_another_ones_row(tmp_path, monkeypatch):
