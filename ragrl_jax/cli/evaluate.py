@@ -72,6 +72,4 @@ def asked(metrics) -> str:
   names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")
   totals = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
   cost = total("cost")
-  totals += [f"cost {cost:.4f}"] if cost else []
-  totals += ["without those of the questions that failed"] if totals and metrics.get("failed") else []
-  return ", ".join(totals) or "The server reports no token counts."
+  return ", ".join(totals + ([f"cost {cost:.4f}"] if cost else [])) or "The server reports no token counts."
