@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_world
+import tqdm
 from refusals import refused
 
 import ragrl_jax
@@ -19,6 +20,7 @@ from ragrl_jax import recipes, settings, structs, testing
 from ragrl_jax.jobs import checkpoints, from_python
 from ragrl_jax.report import inline
 from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.run import progress
 from ragrl_jax.store import episodes, jsonl
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent
@@ -246,6 +248,21 @@ def test_what_is_shown_is_escaped():
 def test_the_package_needs_no_notebook():
   named = [path for path in ROOT.rglob("*.py") if re.search("IPython|ipywidgets", path.read_text(encoding="utf-8"))]
   assert not named
+
+
+def test_a_resumed_run_shows_the_time_of_its_own_steps_and_what_the_filter_left_out(monkeypatch):
+  now, seen = [0.0], []
+
+  def rows():
+    for step in (51, 52):
+      now[0] += 120.0
+      yield {"step": step, "outcome": 0.5, "groups/metric": 0.25}
+
+  monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
+  keep = lambda bar, text: seen.append((bar.n, 1 / bar.format_dict["rate"], text))
+  monkeypatch.setattr(from_python.tqdm, "set_postfix_str", keep)
+  from_python._to_the_end(rows(), 100, None, progress.headline)
+  assert seen == [(step, pytest.approx(120), "right 0.500 before filter 0.250") for step in (51, 52)]
 
 
 def test_steps_take_the_place_of_epochs(tmp_path, monkeypatch):

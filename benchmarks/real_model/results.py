@@ -236,7 +236,8 @@ def section(name: str, seeds: Sequence[Record]) -> str:
     for curve, said in TRAINED.items()
     if (known := [seed["curves"][curve] for seed in seeds if curve in seed["curves"]])
   ]:
-    lines.append(f"- Training's own episodes, first → last step: {', '.join(ends)}.")
+    kept = " (of the groups that dynamic sampling kept)" if played else ""
+    lines.append(f"- Training's own episodes{kept}, first → last step: {', '.join(ends)}.")
   if shown := max((seed["shown"] for seed in seeds if seed["shown"]), key=len, default=None):  # best before and after
     which = (
       "A question that only RL's model answers" if "sft" in shown else "A training question, sampled in the last step"

@@ -66,7 +66,7 @@ def main():
 
 
 def asked(metrics) -> str:
-  """Total calls, tokens and cost of all questions, as text."""
+  """Total calls, tokens and cost of all questions but those that failed, as text."""
   measure, n = metrics.get("measure", {}), metrics["n"] * metrics.get("seeds", 1)
   total = lambda name: None if measure.get(name) is None else measure[name] * n
   names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")

@@ -287,8 +287,10 @@ def over_seeds(
   Returns:
     The mean of every number over the seeds, counts included, in the form of `harness.summarise`. Also `seeds`, their
     number, and `deviation`, the sample standard deviation of every number in the same form. Both omit numbers that a
-    seed lacks.
+    seed lacks, but an ending that a seed lacks counts 0 there.
   """
+  ends = dict.fromkeys((why for one in found for why in one["ended"]), 0)
+  found = [{**one, "ended": ends | one["ended"]} for one in found]
   metrics = {"seeds": len(found), **_each(found, statistics.fmean)}
   for name in with_interval:
     scored = [[value for row in same if (value := row[name]) is not None] for same in zip(*rows, strict=True)]

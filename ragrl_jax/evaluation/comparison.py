@@ -196,7 +196,7 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
     if result["questions"]:
       between = zip(result["questions"], result["intervals"])
       intervals = (f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]" for (difference, _), (low, high) in between)
-      cells.append(("difference from the first [95 %]", "", *intervals))
+      cells.append(("difference from the first, over questions [95 %]", "", *intervals))
     side = "" if alternative == "two-sided" else f", one-sided: {alternative}"
     cells += _tests(f"p, paired by set ({len(result['sets'])}; Wilcoxon{side})", result["wilcoxon"])
     cells += _tests(f"p, paired by question ({result['paired']}; permutation)", result["questions"])

@@ -159,6 +159,14 @@ def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   return result
 
 
+def counted(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+  """{measure: number of rows in its mean}, of the measures that are known in some of the rows only."""
+  known = {name: sum(row.get(name) is not None for row in rows) for name in ("wasted_searches", *MEANS)}
+  known |= dict.fromkeys(("evidence_bleu", "evidence_rouge_l"), sum(bool(row.get("gold_evidence")) for row in rows))
+  known["compression"] = sum(bool(row.get("evidence_tokens")) for row in rows)
+  return {name: number for name, number in known.items() if 0 < number < len(rows)}
+
+
 def _means(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
   """The means of these columns over the rows in which they are known; a column without any is left out."""
   means = {name: stats.mean_known(row.get(name) for row in rows) for name in names}

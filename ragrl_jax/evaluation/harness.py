@@ -80,7 +80,8 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
 def _unanswered(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
   """How a reply without an answer looks: its beginning, and whether the model's text contains a gold."""
   text = "\n".join(segment.text for segment in episode.segments if segment.owner == structs.MODEL)
-  return dict(reply=" ".join(text[:LONGEST_REPLY].split()), has_gold=qa.has_answer(text, example.golds))
+  has_gold = qa.searchable(example.golds) and qa.has_answer(text, example.golds)  # "no" is in many replies
+  return dict(reply=" ".join(text[:LONGEST_REPLY].split()), has_gold=has_gold)
 
 
 # Columns that need token ids or log-probabilities, which kept episodes lack. They do not depend on the right answers.
@@ -204,8 +205,8 @@ def evaluate(
     progress: called with the number of answers.
 
   Returns:
-    The metrics as written: `summarise`, settings, and of the questions played by this call seconds, peak memory, and
-    devices and price.
+    The metrics as written: `summarise`, settings, and of the questions played by this call (or else by the last one
+    that played any) seconds, peak memory, and devices and price.
 
   Raises:
     ValueError: `out` holds predictions with other settings or for other questions, or something else than an
@@ -248,16 +249,20 @@ def evaluate(
   for folder, owned, part in zip(folders, ownership, parts):
     if seeds > 1:
       write_json(folder / METRICS, part | dict(settings=owned))
-  metrics = (parts[0] if seeds == 1 else answer_files.over_seeds(parts, rows, WITH_INTERVAL)) | {
+  spent: dict[str, Any] = {
     "seconds": round(seconds, 3),
     "seconds_cover": len(seconds_of),
     "peak_memory": peak_memory(),
     **({"devices": devices} if devices else {}),
     **({"price": seconds / 3600 * price_per_hour} if price_per_hour else {}),
-    "settings": jsonl.plain(settings),
   }
-  if batch == 1 and seeds == 1 and seconds_of:
-    metrics["latency"] = round(statistics.median(seconds_of), 6)
+  if not seconds_of:  # what the call that played measured stays
+    earlier = jsonl.read_object(out / METRICS)
+    spent |= {name: earlier[name] for name in (*spent, "latency") if name in earlier}
+  elif batch == 1 and seeds == 1:
+    spent["latency"] = round(statistics.median(seconds_of), 6)
+  metrics = parts[0] if seeds == 1 else answer_files.over_seeds(parts, rows, WITH_INTERVAL)
+  metrics |= spent | dict(settings=jsonl.plain(settings))
   for folder in {out, *folders}:
     stored_paths.note(folder)
   write_json(out / METRICS, metrics)
@@ -308,7 +313,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
     unanswered (replies without an answer: their number, those of them with a gold in the text, and the first ones),
     searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
-    ended (counts); the measures of `episode_rows.summarise`; by_hops and by_source:
+    ended (counts); the measures of `episode_rows.summarise`; `episode_rows.counted`; by_hops and by_source:
     {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
     (`comparison.macro`).
   """
@@ -333,7 +338,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in scored])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= episode_rows.summarise(scored)
+  metrics |= episode_rows.summarise(scored) | dict(counted=episode_rows.counted(scored))
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in scored if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in scored if row[key] == value]) for value in values}

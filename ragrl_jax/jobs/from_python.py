@@ -240,6 +240,7 @@ def _to_the_end(rows: Rows, steps: int, on_step: OnStep | None, headline, tell=l
   with tqdm(total=steps, unit="step", disable=not hosts.is_first()) as bar:
     try:
       row = next(rows)
+      bar.initial = bar.n = bar.last_print_n = max(row["step"] - 1, 0)  # a resumed run is as slow as its own steps
       while True:
         bar.update(row["step"] - bar.n)
         bar.set_postfix_str(headline(row))

@@ -127,10 +127,13 @@ def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bo
   hours, price = cost.get("cost/hours", 0.0), cost.get("cost/price")
   phases = [f"{n.removeprefix('cost/hours/')} {cost[n]:.2f}".replace("_", " ") for n in cost if "/hours/" in n]
   returns = sum(rollback.TO in row for row in rows)
+  groups = [sum(row.get(f"groups/{name}") or 0 for row in rows) for name in ("drawn", "trained")]
+  drawn, trained = (f"{config.rollout.group_size * number:,.0f}" for number in groups)
+  kept = f"; dynamic sampling drew {drawn} and kept {trained}" if groups[0] > groups[1] else ""
   return [
     ("Steps", f"{step:,} of {config.steps:,}"),
     *([("Returns to earlier weights", f"{returns}, each at half the learning rate")] if returns else []),
-    *([] if tuned else [("Episodes", f"{step * episodes:,}, {episodes:,} per step")]),
+    *([] if tuned else [("Episodes", f"{step * episodes:,}, {episodes:,} per step{kept}")]),
     *([("Trained tokens", f"{tokens:,.0f}")] if tokens else []),
     *([("Time", f"{hours:.2f} h" + f" ({', '.join(phases)})" * (len(phases) > 1))] if hours else []),
     *([("Price", f"{price:,.2f} at {config.log.price_per_hour:g} an hour")] if price else []),
@@ -216,7 +219,7 @@ def _score(questions: str, before: Mapping[str, Any] | None, after: Mapping[str,
   if after.get("seeds"):
     notes.append(f"Means over {after['seeds']} seeds.")
   if "seconds" in after and (where := metric_tables.spent(after)):
-    notes.append(f"Time: {after['seconds']:,.0f} s {markdown(where)}.")
+    notes.append(f"Time: {after['seconds']:,.0f} s for {after['seconds_cover']:,} answers {markdown(where)}.")
   for name, text in (("failed", "questions failed and are left out"), ("unjudged", "answers got no verdict")):
     if after.get(name):
       notes.append(f"{after[name]:g} {text}.")

@@ -131,7 +131,7 @@ def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   settings = metrics["settings"]
   facts = [(label, metric_tables.in_words(settings[key])) for label, key in FACTS.items() if settings.get(key)]
   facts = [(label, _ABOVE.sub("…/", value), value) for label, value in facts]
-  unknown = dict(seconds=None, devices="", price=None, latency=None, failed=0, unjudged=0)
+  unknown = dict(seconds=None, seconds_cover=None, devices="", price=None, latency=None, failed=0, unjudged=0)
   return {"name": name, "facts": facts} | {key: metrics.get(key, value) for key, value in unknown.items()}
 
 

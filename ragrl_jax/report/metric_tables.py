@@ -28,6 +28,7 @@ SEARCHING = ("searches", "wasted_searches")  # left out if neither side searches
 def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
   """The rows of a before/after table of two evaluations' metrics, each {"label", "n", "before", "after"}.
 
+  `n` is the number of questions in the mean; of two sides with different numbers both, as text.
   A side is {"value", "low", "high"}, and "deviation" for several seeds. Bounds are None if they were not computed. A
   side without a value is None. Exact match is followed by its values by number of hops and by source, if there are
   several, and by the mean of the sources.
@@ -38,19 +39,21 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
     never_searches = not after.get("searches") and not before.get("searches")
     if (after.get(key) is None and before.get(key) is None) or (never_searches and key in SEARCHING):
       continue
-    rows.append(_row(label, _n(after if "n" in after else before, key), key, before, after))
+    rows.append(_row(label, key, before, after))
     if key == "em":
       for group, wording in (("by_hops", "{}-hop"), ("by_source", "{}")):
         parts = sorted({*before.get(group, {}), *after.get(group, {})})
         for part in parts if len(parts) > 1 else ():
           first, second = before.get(group, {}).get(part, {}), after.get(group, {}).get(part, {})
-          rows.append(_row("   " + wording.format(part), second.get("n", first.get("n")), key, first, second))
+          rows.append(_row("   " + wording.format(part), key, first, second))
       if before.get("macro") or after.get("macro"):
-        rows.append(_row("   mean of the sources", None, key, before.get("macro", {}), after.get("macro", {})))
+        rows.append(_row("   mean of the sources", key, before.get("macro", {}), after.get("macro", {})))
   return rows
 
 
-def _row(label: str, n: int | None, key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _row(label: str, key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+  numbers = list(dict.fromkeys(_n(side, key) for side in (before, after) if side.get(key) is not None and "n" in side))
+  n = ", ".join(map(str, numbers)) if len(numbers) > 1 else numbers[0] if numbers else None
   return {"label": label, "n": n, "before": _side(before, key), "after": _side(after, key)}
 
 
@@ -77,10 +80,11 @@ def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any
   return [evaluations[0] if len(evaluations) > 1 else None, evaluations[-1] if evaluations else None]
 
 
-def _n(metrics: Mapping[str, Any], key: str) -> int | None:
-  """The number of questions in a mean."""
+def _n(metrics: Mapping[str, Any], key: str) -> float:
+  """The number of questions in a mean; that of several seeds is a mean itself."""
   unknown = metrics.get("unjudged", 0) if key == "outcome" else 0
-  return metrics["n"] - unknown if "n" in metrics else None
+  number = metrics.get("counted", {}).get(key, metrics["n"] - unknown)
+  return int(number) if number == int(number) else number
 
 
 def _side(metrics: Mapping[str, Any], key: str) -> dict[str, float | None] | None:
@@ -112,7 +116,7 @@ def _cell(side: Mapping[str, float | None] | None) -> str:
 def one(metrics: Mapping[str, Any]) -> str:
   """One evaluation as plain text, with its retrieval, sampling and checkpoint."""
   rows = comparison(None, metrics)
-  cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']:.10g}") for row in rows]
+  cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']}") for row in rows]
   lines = aligned.columns(cells, left=2).splitlines()
   if "seeds" in metrics:
     lines.append(f"means ± sample deviations over {metrics['seeds']} seeds; intervals over questions")

@@ -66,6 +66,7 @@ PANELS = (
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s", {"tokens/s": "tokens_per_second"}),
 )  # fmt: skip
 EVALUATED, GROUPED = ("evaluation", "development"), ("by_hops", "by_source")
+FILTERED = ("Reward", "Outcome", "Groups without spread")  # charts that dynamic sampling changes
 TRICKS = Panel("Unearned reward", "Replies with a trick that the recipe's README names", "share", {})
 # Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
@@ -105,6 +106,8 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
       continue
     if panel.title == "Reward" and single_terms:
       panel = dataclasses.replace(panel, note=_alone(terms, single_terms, values))
+    if panel.title in FILTERED and "groups/metric" in names:
+      panel = dataclasses.replace(panel, note=f"{panel.note}; of the groups that the filter kept (all: groups/metric)")
     panels += _charts(panel, series, columns)
     if panel.title == "Reward":
       for term, name in terms.items():

@@ -122,7 +122,8 @@ def headline(metrics: dict[str, Any]) -> str:
   """The few numbers in a progress bar."""
   columns = [
     ("reward", "reward", ".3f"),
-    ("outcome", "EM", ".3f"),
+    ("outcome", "right", ".3f"),
+    ("groups/metric", "before filter", ".3f"),
     ("searches", "searches", ".2f"),
     ("evaluation/em", "held-out EM", ".3f"),
     ("tokens_per_second", "tok/s", ".0f"),

@@ -53,7 +53,7 @@ def row(
   """The log's row of one episode.
 
   Args:
-    step: number of optimiser steps done after training on this episode, as in metrics.jsonl.
+    step: number of training steps done after training on this episode, as in metrics.jsonl.
     terms: unweighted reward terms; None where one cannot be scored.
     weights: the weight of each term at this step.
     reward: their weighted sum; None if the episode was not scored.

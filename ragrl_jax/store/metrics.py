@@ -21,7 +21,7 @@ FILE = "metrics.jsonl"
 class MetricWriter(contextlib.AbstractContextManager):
   """Appends one JSON object per step to metrics.jsonl, and hands the same numbers to the run's trackers.
 
-  A row is `{"step": n, "time": seconds since 1970, …}`. `step` is the number of optimiser steps done when the row was
+  A row is `{"step": n, "time": seconds since 1970, …}`. `step` is the number of training steps done when the row was
   written, so a measurement before training has step 0. A value that is not finite is written as null, and `nulls`
   counts such values. `untracked` counts the rows since this start that dropped trackers lack. Keys of nested mappings
   are joined by "/". Text goes to the JSON file only.

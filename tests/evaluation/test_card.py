@@ -110,24 +110,25 @@ def test_what_the_settings_do_not_show_is_told(tmp_path):
   assert "of the user's own" not in written(folder) and "earlier weights" not in written(folder)
   (folder / changes.CONTENTS).write_text('{"reward.function": "0123456789abcdef"}')
   changes.record(folder, 3, {"optimizer.learning_rate": (1e-6, 1e-5)})
-  rows = [*metrics.read_metrics(folder), {"step": 5, "rollback/to": 2}]
+  rows = [*metrics.read_metrics(folder), {"step": 5, "rollback/to": 2, "groups/drawn": 9, "groups/trained": 4}]
   (folder / metrics.FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
   text = written(folder)
   assert "The reward is a function of the user's own, in place of the recipe's terms." in section(text, "Settings")
   assert "Changed after step 3: `optimizer.learning_rate`." in text and "Changed after" not in written(folder, step=3)
   assert "| Returns to earlier weights | 1, each at half the learning rate |" in text.splitlines()
+  assert "per step; dynamic sampling drew 72 and kept 32 |" in text  # groups of 8
 
 
 def test_scores_have_n_and_intervals(tmp_path):
   folder = run(tmp_path / "run", recipe="veritas", retrieval__index=str(tmp_path), judge__kind="lexical")
   before = dict(n=300, em=0.2, em_interval=[0.15, 0.25], searches=0.0)
-  spent = METRICS | dict(seconds=60.2, devices="1 x H100", price=0.05)
+  spent = METRICS | dict(seconds=60.2, seconds_cover=9, devices="1 x H100", price=0.05)
   text = written(folder, scores=[("dev.jsonl", None, spent), ("held out", before, METRICS)])
   scores = section(text, "Scores")
   assert "| Exact match | 0.420 [0.360, 0.480] | 300 |" in scores.replace("\\", "")
   assert "| Exact match | 0.200 [0.150, 0.250] | 0.420 [0.360, 0.480] | 300 |" in scores.replace("\\", "")
   assert "2 questions failed" in scores and "Means over 3 seeds." in scores and 'Retriever: "wiki", 3' in scores
-  assert scores.count("Time: 60 s on 1 x H100, price 0.05.") == 1
+  assert scores.count("Time: 60 s for 9 answers on 1 x H100, price 0.05.") == 1
   limits = section(text, "Limits")
   assert "one retriever" in limits and "A judge (lexical)" in limits and "intervals cover the draw" in limits
 

@@ -10,7 +10,7 @@ from refusals import refused
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.data import digests
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.recipes import parts
 from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
@@ -81,8 +81,11 @@ def test_rows_in_order_and_means_by_hand(tmp_path):
   assert m["f1"] == pytest.approx((6 + 2 * 0.8) / 9) and m["answered"] == pytest.approx(8 / 9)
   # Question 8 (see `episode`).
   assert m["unanswered"] == dict(replies=1, with_gold=0, seen=["I do not know"])
+  unsure = structs.Episode.from_text(RECIPE, EXAMPLES[8], [("model", "I have no idea")])
+  assert not harness._unanswered(dataclasses.replace(EXAMPLES[8], golds=("no",)), unsure)["has_gold"]
   assert "1 replies have no answer that the recipe can read" in metric_tables.one(m)
   assert m["searches"] == pytest.approx(4 / 9) and m["wasted_searches"] == 0
+  assert m["counted"] == dict(found_answer=4, found_gold=4)  # those with a search
   assert 0.2 < m["em_interval"][0] < 6 / 9 < m["em_interval"][1] <= 1
   # Hops 1: q0 q2 q4 right, q6 wrong, q8 unanswered. Hops 2: q1 q3 q5 right, q7 wrong; q9 failed.
   assert {hops: (part["n"], part["em"]) for hops, part in m["by_hops"].items()} == {"1": (5, 0.6), "2": (4, 0.75)}
@@ -139,7 +142,7 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
   assert resumed | {name: whole[name] for name in ("seconds", "seconds_cover", "peak_memory")} == whole
   assert resumed["seconds_cover"] == len(again)
-  assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
+  assert evaluate(tmp_path / "killed", play=None) == resumed  # all answers exist, so nothing is played
 
 
 def test_after_a_full_disk_no_episode_stands_beside_another_ones_row(tmp_path, monkeypatch):
@@ -203,6 +206,8 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   assert m["by_hops"]["1"]["em"] == 0.25 and m["deviation"]["by_hops"]["1"]["em"] == pytest.approx(0.5 / 2**0.5)
   assert "means ± sample deviations over 2 seeds" in (said := metric_tables.one(m))
   assert "Exact match                    0.250 ± 0.000  [0.0" in said
+  ends = [dict(ended=dict(answer=4)), dict(ended=dict(answer=3, length=1))]
+  assert answer_files.over_seeds(ends, [[], []], ())["ended"] == dict(answer=3.5, length=0.5)
   one = json.loads((tmp_path / "seed_1" / "metrics.json").read_text())
   assert one["settings"] == {"checkpoint": "m", "sample": 1, "contents": digests.by_field(EXAMPLES[:4])}
   assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0] and one["em"] == 0.25

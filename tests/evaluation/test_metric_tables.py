@@ -45,7 +45,7 @@ def scores(em, interval, one, two, **more):
 
 
 BEFORE = scores(0.25, [0.1, 0.4], 0.5, 0.0, f1=0.3, searches=1.0)
-AFTER = scores(0.75, [0.6, 0.9], 1.0, 0.5, f1=0.8, wasted_searches=0.1)
+AFTER = scores(0.75, [0.6, 0.9], 1.0, 0.5, f1=0.8, wasted_searches=0.1, counted=dict(wasted_searches=7))
 
 
 def test_comparison_by_hop_and_source_and_with_gaps():
@@ -55,6 +55,9 @@ def test_comparison_by_hop_and_source_and_with_gaps():
   assert rows["Exact match"]["before"] == {"value": 0.25, "low": 0.1, "high": 0.4}
   assert rows["2-hop"]["after"] == {"value": 0.5, "low": None, "high": None} and rows["2-hop"]["n"] == 6
   assert rows["Searches per question"]["after"] is rows["Wasted searches per question"]["before"] is None
+  # A mean over some of the questions says over how many, and two sides with other numbers of questions say both.
+  assert rows["Exact match"]["n"] == 10 and rows["Wasted searches per question"]["n"] == 7
+  assert [row["n"] for row in metric_tables.comparison(BEFORE | dict(n=9.0), AFTER)] == ["9, 10", 4, 6, "9, 10", 9, 7]
   assert metric_tables.comparison(None, None) == []
   # The text table is aligned.
   lines = metric_tables.text_table(metric_tables.comparison(BEFORE, AFTER)).splitlines()

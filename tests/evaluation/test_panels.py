@@ -38,8 +38,10 @@ def test_what_would_be_drawn_twice_is_drawn_once():
   assert charts["panels"][0]["note"] == "Mean of episodes; the same as the term answer and the outcome"
   assert charts["more"] == charts["constant"] == []
   # Two numbers of hops, a second term and another outcome say something of their own.
-  rows = [row(step, 0.5) | {"evaluation/by_hops/2/em": 0.1, "term/format": 1.0, "outcome": 1.0} for step in (1, 2)]
-  charts = panels.curves({"run": rows})
+  more = {"evaluation/by_hops/2/em": 0.1, "term/format": 1.0, "outcome": 1.0, "groups/metric": 0.5}
+  charts = panels.curves({"run": [row(step, 0.5) | more for step in (1, 2)]})
+  noted = [panel["title"] for panel in charts["panels"] if "of the groups that the filter kept" in panel["note"]]
+  assert noted == ["Reward", "Outcome"]
   titles = ["Reward", "Term: format", "Unearned reward", "Outcome", "Held-out exact match"]
   assert [panel["title"] for panel in charts["panels"]] == titles
   assert [line["label"] for line in charts["panels"][-1]["series"]] == ["all", "1 hop", "2 hops"]

@@ -126,7 +126,8 @@ def test_seeds_are_averaged_by_question(tmp_path):
   cell = filled[0].cells[0][0]
   assert cell.value == 0.75 and cell.n == 4 and len(cell.evaluations) == 2  # questions at 1, 1, .5, .5
   assert cell.deviation == pytest.approx(0.5 / 2**0.5)  # of the runs' means, 1 and .5
-  assert "0.750 ± 0.354 [" in writing.FORMATS["markdown"](PAPER, filled)
+  text = writing.FORMATS["markdown"](PAPER, filled)
+  assert "0.750 ± 0.354 [" in text and "p do not cover further seeds" in text
   # A question that failed in one seed has the value of the other.
   failed = [*rows_of(2, 3), paper_runs.row(3, ended="failed")]
   cell = filling.fill(PAPER, [read("a", rows_of(4)), read("f", failed)])[0].cells[0][0]

@@ -172,7 +172,8 @@ def _cell(
     if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
       ((one, value),) = wholes
       bounds = [scale * bound for bound in one.metrics.get(f"{measure.whole}_interval") or ()]
-      number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
+      number = (one.metrics.get("counted") or {}).get(measure.whole, one.metrics["n"])
+      number = one.metrics.get(f"{measure.whole}_pairs", number)
       return Cell(printed, value * scale, *bounds, n=number, evaluations=(one,))
     return Cell(printed, **_empty(paper, row, column, first, second))
   first = _distinct(first)

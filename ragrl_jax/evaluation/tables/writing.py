@@ -20,6 +20,7 @@ from ragrl_jax.store import jsonl
 
 EMPTY = "–"
 COMMANDS = ("Make first", "Train first", "Commands that fill a cell")
+NUMBERS = "mean ± deviation of runs [95 % bootstrap over n questions]; intervals and p do not cover further seeds"
 TEST = (
   "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets; in brackets as "
   "Holm adjusts it for all tests of the table"
@@ -99,7 +100,7 @@ def notes_of(paper: Paper, table_filled: Filled) -> dict[str, list[str]]:
   needed = [run for row, _ in lacks for named in (row.run, row.versus) if named for run in (named.reads, named) if run]
   audits = [(name, run) for (name, _), run in runs.items() if run.audit]
   notes = {
-    "How ours are scored": styles if runs else [],
+    "How ours are scored": [NUMBERS, *styles] if runs else [],
     "Our runs": [f"{name}: {described(run)}" for (name, _), run in runs.items()],
     "What their corpora hold": [
       f"{name}: {corpus_audit.in_a_line(run.audit)}; in {run.folder}" for name, run in audits
