@@ -262,7 +262,7 @@ def test_a_resumed_run_shows_the_time_of_its_own_steps_and_what_the_filter_left_
   keep = lambda bar, text: seen.append((bar.n, 1 / bar.format_dict["rate"], text))
   monkeypatch.setattr(from_python.tqdm, "set_postfix_str", keep)
   from_python._to_the_end(rows(), 100, None, progress.headline)
-  assert seen == [(step, pytest.approx(120), "right 0.500 before filter 0.250") for step in (51, 52)]
+  assert seen == [(step, pytest.approx(120), "outcome 0.500 before filter 0.250") for step in (51, 52)]
 
 
 def test_steps_take_the_place_of_epochs(tmp_path, monkeypatch):

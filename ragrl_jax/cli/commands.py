@@ -182,6 +182,8 @@ def answers_bar() -> Iterator[Callable[[int, int], None]]:
   with tqdm(unit="answer", delay=0.1) as bar:  # delayed: the bar appears when the questions begin
 
     def progress(done: int, of: int) -> None:
+      if bar.total is None:  # answers of an earlier call took no time
+        bar.initial = bar.n = bar.last_print_n = done
       bar.total = of
       bar.update(done - bar.n)
 

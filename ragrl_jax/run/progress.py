@@ -122,7 +122,7 @@ def headline(metrics: dict[str, Any]) -> str:
   """The few numbers in a progress bar."""
   columns = [
     ("reward", "reward", ".3f"),
-    ("outcome", "right", ".3f"),
+    ("outcome", "outcome", ".3f"),
     ("groups/metric", "before filter", ".3f"),
     ("searches", "searches", ".2f"),
     ("evaluation/em", "held-out EM", ".3f"),
