@@ -102,7 +102,7 @@ def test_a_judge_of_a_term_that_training_does_not_ask_about_is_said(caplog):
     assert (said in caplog.text) is not asked
 
 
-def test_settings_that_change_what_another_one_means_are_said(caplog):
+def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplog):
   config = config_lib.load("arena")
   config.loss.update(dict(kl="k1", kl_in="reward"))
   for floor, said in ((0.1, False), (0.0, True)):
@@ -121,6 +121,9 @@ def test_settings_that_change_what_another_one_means_are_said(caplog):
   config.optimizer.kind, config.model.lora.rank = "muon", 4
   checks.learner(settings.of(config), "sft")
   assert "config.optimizer.kind='muon' with adapters" in caplog.text
+  monkeypatch.setenv("NPROC", "8")
+  prepared.mesh(settings.of(config_lib.default_config()))
+  assert "8 simulated CPU devices with 8 XLA threads" in caplog.text
 
 
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):

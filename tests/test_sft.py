@@ -124,6 +124,8 @@ def test_a_batch_counts_transcripts_whatever_their_length():
   tokens = [sum(int(block.loss_mask.sum()) for block in step.blocks) for step in steps]
   trained = sum(len(ids) - 1 for ids, _ in transcripts)  # nothing stands before a first token
   assert sum(tokens[:3]) == sum(tokens[3:]) == trained and tokens[:3] != tokens[3:]
+  # No step that was looked at has the longest transcript.
+  assert max(sft.row_lengths(settings.of(config_lib.default_config()), None, [transcripts], None, 700)) == 768
 
 
 @pytest.mark.parametrize(("turns", "most"), [([], 0), ([["model", "Answer: Rome"]], 20)])

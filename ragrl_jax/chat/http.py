@@ -183,4 +183,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 @functools.cache
 def _client(proxies: bool) -> httpx.AsyncClient:
   limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-  return httpx.AsyncClient(timeout=None, follow_redirects=False, trust_env=proxies, limits=limits)
+  try:
+    return httpx.AsyncClient(timeout=None, follow_redirects=False, trust_env=proxies, limits=limits)
+  except (ImportError, ValueError) as error:  # SOCKS without its package, or another scheme
+    raise ValueError(f"the proxy in ALL_PROXY, HTTPS_PROXY or HTTP_PROXY cannot be used: {error}") from None

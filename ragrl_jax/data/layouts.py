@@ -39,13 +39,15 @@ def example(row: Row, *, identity: str, source: str) -> Example:
 def ours(row: Row, identity: str, source: str) -> Example:
   """Our own rows: {"id", "question", "answers", "passages", "supporting", "hops", "meta"}; other columns go to meta.
 
-  Without passages, a `context` that is one text is the passage, as in SQuAD and MRQA on the hub.
+  Without passages, they are the `ctxs` of DPR's, FiD's and Contriever's files, whose `has_answer` marks no supporting
+  passage; or a `context` that is one text, as in SQuAD and MRQA on the hub.
   """
   read = lambda row, column: tuple(
     columns.passage(p, f"{column}[{i}]") for i, p in enumerate(columns.listed(row, column))
   )
-  own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
-  passages, context = read(row, "passages"), row.get("context")
+  listed = "passages" if row.get("passages") or not row.get("ctxs") else "ctxs"
+  own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source", listed}
+  passages, context = read(row, listed), row.get("context")
   if context and not passages and columns.is_text(context):  # as in `reading`
     passages, own_columns = (columns.make_passage("", context),), own_columns | {"context"}
   supporting = tuple(columns.position(p, len(passages), "supporting") for p in columns.listed(row, "supporting"))

@@ -158,7 +158,7 @@ def _no_answer(path: str, name: str) -> str:
     huggingface_hub.HfApi().dataset_info(name, timeout=10)
   except errors.HfHubHTTPError:
     return ""  # there is none, or it is private: loading says which
-  except (errors.HTTPError, OSError) as error:
+  except (errors.HTTPError, OSError, ImportError) as error:  # as in models/hub.py
     return f"no answer: {error}; and the cache has none"
   return ""
 

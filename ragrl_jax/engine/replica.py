@@ -77,8 +77,10 @@ class Replica:
     """Lets the child share the idle parent's first tokens, on the device or on the host."""
     # An idle parent has all tokens but the newest in the cache. The fork also needs all but its own newest one.
     child.cached = min(len(child.ids) - 1, parent.cached)
-    if self.slots is not None and (child.cached < parent.cached or not (parent.swapped or self.slots.free)):
-      child.cached = 0  # the parent's memories have seen more, or there is no room for a copy: the child starts anew
+    if self.slots is not None and child.cached < parent.cached:
+      child.cached = 0  # the parent's memories have seen more: the child starts anew
+    elif self.slots is not None and parent in self.resident and not self.slots.free:
+      self._swap_out(parent)  # the child gets the host's copy: computed anew, its numbers would depend on the load
     # A prefill of which it has a part is kept whole: how many tokens were missing chose the programs.
     child.prefills = [(first, last) for first, last in parent.prefills if first < child.cached]
     number = -(-child.cached // self._sizes.page)

@@ -29,6 +29,7 @@ from ragrl_jax.recipes import parts
 from ragrl_jax.run import contents, progress, questions, saving, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.settings import fields
 from ragrl_jax.store import metrics as metrics_lib
@@ -91,17 +92,12 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   teaching.check_tokens(config, tokenizer)
   digests = contents.of_folders(config) if hosts.is_first() else {}
   digests["recipe.program"] = contents.of_recipe(config.recipe)
+  longest = 0
   if draws is None:
     transcripts, digests["data.train"] = read(config, recipe, tokenizer)
     refuse_untrained(transcripts, config)
-    # Each part is spread over the whole file, which may be sorted by length.
-    parts = -(-len(transcripts) // (config.sft.batch or SEEN))
-    lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))], sharing)
-    draws = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
-  elif not lengths:
-    lengths = row_lengths(config, mesh, [draws(step) for step in range(min(steps, FIRST))], sharing)
+    longest = max(len(ids) for ids, _ in transcripts)
   run.compare(digests)
-  pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths, sharing=sharing) for part in parts]
   model, shape = player_lib.model(config, tokenizer, prepared.shape, mesh)
   teacher = teaching.load(config, model)
   learner = learner_lib.Learner(model, objective, optimizer, mesh=mesh, teacher=teacher)
@@ -110,6 +106,18 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   state, host = run.restore(learner.init(config.seed, keep=False))
   first, done = run.restored or 0, host is not None and host["reached"]
   step, last_saved = first, first
+  # Lengths are programs, and without config.sft.batch they decide what a step has: those chosen at the start are kept.
+  kept = () if host is None or lengths else tuple(host.get(rooms_lib.ROWS, ()))  # older checkpoints have none
+  kept = kept if max(kept, default=0) >= longest else ()  # other transcripts are an accepted change
+  if draws is None:
+    # Each part is spread over the whole file, which may be sorted by length.
+    parts = -(-len(transcripts) // (config.sft.batch or SEEN))
+    some = [transcripts[part::parts] for part in range(min(parts, FIRST))]
+    lengths = kept or row_lengths(config, mesh, some, sharing, longest)
+    draws = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
+  elif not lengths:
+    lengths = kept or row_lengths(config, mesh, [draws(step) for step in range(min(steps, FIRST))], sharing, longest)
+  pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths, sharing=sharing) for part in parts]
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not hosts.is_first())
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
@@ -135,14 +143,14 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
       # ---- its checkpoint --------------------------------------------------------------------------------------------
       if step % save_every == 0 or last:
         with clock("checkpoint"):
-          run.save(step, state, {}, reached=done)
+          run.save(step, state, {rooms_lib.ROWS: [*lengths]}, reached=done)
         last_saved = step
       with clock("handing_over"):
         failed = yield row
       if last:
         break
       if end := received.end(failed):
-        run.leave(step, state, {})
+        run.leave(step, state, {rooms_lib.ROWS: [*lengths]})
         raise end
 
   # ---- the model -----------------------------------------------------------------------------------------------------
@@ -299,15 +307,14 @@ def _told(recipe, example: structs.Example, episode: structs.Episode) -> tuple[s
   return parts.find_answer(recipe.parser, episode), evidence
 
 
-def row_lengths(
-  config: settings.Settings, mesh, steps: Sequence[Sequence[Transcript]], sharing: row_layout.Sharing | None
-) -> tuple[int, ...]:
-  """The row lengths for these transcripts of a few steps; see `row_layout.choose`."""
+def row_lengths(config, mesh, steps: Sequence[Sequence[Transcript]], sharing, longest: int) -> tuple[int, ...]:
+  """The row lengths for these transcripts of a few steps, and one for `longest` tokens; see `row_layout.choose`."""
   return row_layout.choose(
     [items(some) for some in steps],
     rows=config.learner.micro_rows,
     lengths=config.learner.row_lengths,
     sharing=sharing,
+    context=longest,
     multiple=1 if mesh is None else mesh.shape["sequence"],
   )
 

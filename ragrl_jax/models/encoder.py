@@ -18,17 +18,13 @@ from ragrl_jax.models import bert, encoder_settings, families, hf, tensors, weig
 from ragrl_jax.models.encoder_settings import EncoderSettings
 from ragrl_jax.parallel import rules
 from ragrl_jax.prompting import declared
+from ragrl_jax.store import disk_cache
 from ragrl_jax.structs import Passage
 
 # Texts are padded to one of these lengths: 16, 32, 48, 64, 80, …, 128, 160, …, 256, 320, …, 8192.
-LENGTHS = (
-  16,
-  32,
-  48,
-  *(n for step in (16, 32, 64, 128, 256, 512, 1024) for n in range(4 * step, 8 * step, step)),
-  8192,
-)
+LENGTHS = (16, 32, 48, *(n for by in (16, 32, 64, 128, 256, 512, 1024) for n in range(4 * by, 8 * by, by)), 8192)
 TOWERS = ("query", "passage")
+PROBE = "In 1906,  Łódź's “ﬁrst” tram ran 12.5 km\n(naïve, 東京)."  # its ids show how a tokenizer splits and joins
 
 
 def padded_length(size: int) -> int:
@@ -107,7 +103,8 @@ class Encoder:
     Args:
       models: the models for "query" and "passage": the same one twice, or two towers.
       tokenizers: a `tokenizers.Tokenizer` for each of the two.
-      mark: a hash of the weights, and whether EOS is put behind a text; by these an index recognises its encoder.
+      mark: hashes of weights and tokenizers, and whether EOS is put behind a text; by these an index recognises its
+        encoder.
       batch: number of texts encoded together. Smaller batches are padded, so that few shapes are compiled.
       mesh: shards the texts over its data axes.
     """
@@ -118,7 +115,8 @@ class Encoder:
 
   @property
   def settings(self) -> Mapping[str, Any]:
-    """The settings, a hash of the weights, and `encoder_settings.EOS` if it is put behind a text, as JSON values."""
+    """The settings, hashes of weights and tokenizers ("tokens", older indexes lack it), and `encoder_settings.EOS` if
+    it is put behind a text, as JSON values."""
     return {**dataclasses.asdict(self._settings), **self._mark}
 
   def encode(self, tokens: jax.Array, mask: jax.Array, kind: str = "query") -> jax.Array:
@@ -229,6 +227,8 @@ def load_encoder(
   for text in texts:
     text.no_padding()
     text.enable_truncation(resolved.max_tokens)
+  seen = [[sorted(text.get_vocab(with_added_tokens=False).items()), text.encode(PROBE).ids] for text in texts]
+  mark = dict(weights="+".join(dict.fromkeys(marks)), tokens=disk_cache.key(*seen)[:16])
   return Encoder(
     dict(zip(TOWERS, models)),
     dict(zip(TOWERS, texts)),
@@ -236,7 +236,7 @@ def load_encoder(
     dim=sizes[0],
     batch=batch or usual_batch(),
     mesh=mesh,
-    mark=dict(weights="+".join(dict.fromkeys(marks)), **({encoder_settings.EOS: True} if any(ends) else {})),
+    mark=mark | ({encoder_settings.EOS: True} if any(ends) else {}),
   )
 
 

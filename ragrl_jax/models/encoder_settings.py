@@ -133,7 +133,7 @@ def _given(chosen: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 def stored(settings: Mapping[str, Any]) -> EncoderSettings:
   """The settings that an index stores; what identifies model and tokenizer is left out."""
-  return EncoderSettings(**_given({name: value for name, value in settings.items() if name not in ("weights", EOS)}))
+  return EncoderSettings(**_given({k: v for k, v in settings.items() if k not in ("weights", "tokens", EOS)}))
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

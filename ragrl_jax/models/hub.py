@@ -159,6 +159,8 @@ def _fetched(what: str, repo: str, revision: str | None, commit: str | None, par
   if commit and (path := cached(commit)):
     return path
   api = hub.HfApi()
+  # httpx raises an ImportError if it lacks its package for a SOCKS proxy.
+  failures = errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError, ConnectionError, ImportError
   try:
     info = api.model_info(repo, revision=commit or revision, files_metadata=True)
     if commit is None:
@@ -167,7 +169,7 @@ def _fetched(what: str, repo: str, revision: str | None, commit: str | None, par
       return path
     _announce(what, repo, info, patterns, part)
     return pathlib.Path(hub.snapshot_download(repo, revision=info.sha, allow_patterns=patterns))
-  except (errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError, ConnectionError) as error:
+  except failures as error:
     if reason := _refusal(repo, commit or revision, error):
       raise ValueError(f"{what}: {reason}") from error
     if path := cached(commit or revision, known=False):

@@ -4,7 +4,6 @@ The format: 8 bytes of header length, a JSON header {name: {dtype, shape, data_o
 Source: github.com/huggingface/safetensors, README.
 """
 
-import concurrent.futures
 import functools
 import json
 import math
@@ -21,6 +20,7 @@ import xxhash
 from jax.experimental import multihost_utils
 
 from ragrl_jax.models import hf
+from ragrl_jax.parallel import cores
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -136,7 +136,7 @@ def fingerprint(arrays: Mapping[str, Any]) -> str:
       digest.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))
     return digest.digest()
 
-  with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing releases Python's lock
+  with cores.pool() as pool:
     return xxhash.xxh3_128(b"".join(pool.map(hashed, sorted(arrays)))).hexdigest()
 
 

@@ -1,5 +1,6 @@
 """The cores of this process."""
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -18,3 +19,13 @@ def count() -> int:
     quota, period = map(int, QUOTA.read_text(encoding="ascii").split())
     return min(visible(), -(-quota // period))
   return visible()
+
+
+def threads() -> int:
+  """The threads that XLA starts on the CPU."""
+  return int(os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or visible())
+
+
+def pool() -> concurrent.futures.ThreadPoolExecutor:
+  """A few threads that read and hash: hashing releases Python's lock."""
+  return concurrent.futures.ThreadPoolExecutor(min(8, count()))

@@ -7,6 +7,7 @@ Files have rows (`store.row_files`), or each is a document (`document_files`); o
 {"doc_id", "title", "text"}     wiki-18 with its missing documents added, by SearchAgentReview (arXiv 2605.27881)
 {"id", "text", "title"}         DPR's psgs_w100.tsv
 {"docid", "text", "url"}        BrowseComp-Plus (Parquet)
+{"docno", "text"}               TIREx's and PyTerrier's
 {"_id", "title", "text"}        BEIR: FOLDER/corpus.jsonl; MTEB: {"id" or "_id", …} in FOLDER/corpus/*.parquet
 """
 
@@ -34,7 +35,7 @@ from ragrl_jax.store import row_files, sums
 from ragrl_jax.structs import Passage
 
 ROWS, OFFSETS, HASHES, CARD = "passages.jsonl", "offsets.npy", "ids.npy", "corpus.json"
-IDS = ("id", "_id", "docid", "doc_id")
+IDS = ("id", "_id", "docid", "doc_id", "docno")
 COLUMNS = (*IDS, "title", "text", "contents")
 ABOUT = ("readme", "license", "licence", "notice", "changelog")  # names of documents that come with a corpus of rows
 WANTED = '{"id", "title", "text"}, {"id", "contents"}, BEIR\'s {"_id", "title", "text"} or {"docid", "text"}'

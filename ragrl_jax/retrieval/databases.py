@@ -164,7 +164,8 @@ def open_database(
   description: dict[str, Any] = dict(kind=address.scheme, path=database.shown, fields=list(names.values()))
   description |= dict(metric=fields.metric, type=fields.type, rows=rows, checksum=contents)
   if encoder is not None:
-    description["encoder"] = dict(encoder.settings)
+    # Resumed runs compare it, and those of older versions know no hash of the tokenizer. `reload` has compared that.
+    description["encoder"] = {name: value for name, value in encoder.settings.items() if name != "tokens"}
   calls = outage.Calls(database.shown, lambda: _answers(database), timeout_s=timeout_s, **patience)
   return DatabaseRetriever(database, fields, description, calls=calls, encoder=encoder, model=model, dispatch=dispatch)
 

@@ -3,7 +3,7 @@
 run     QUERY Q0 PASSAGE RANK SCORE NAME       TREC
 qrels   QUERY 0 PASSAGE GRADE                  TREC
         query-id <tab> corpus-id <tab> score   BEIR, with this header line; also as .jsonl or .parquet (MTEB)
-queries {"_id" or "id", "text"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
+queries {"_id", "id", "query_id" or "qid", "text" or "query"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from ragrl_jax.store import jsonl, row_files
 from ragrl_jax.structs import Passage, document_of
 
-QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
+QUERY_IDS, HEADS = ("_id", "id", "query_id", "qid"), ("query-id", "query_id")
 
 
 def read_queries(path: str | os.PathLike) -> dict[str, str]:

@@ -20,7 +20,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.models import hub, weights
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import cores, hosts
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import chat
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
@@ -250,4 +250,7 @@ def mesh(config: Settings) -> jax.sharding.Mesh | None:
       f"config.mesh={sizes}: these {len(devices)} devices leave {missing} of {hosts.count()} hosts "
       "without any: set one size to -1, or let the sizes multiply to all devices."
     )
+  if devices[0].platform == "cpu" and len(devices) > hosts.count() and cores.threads() < 4 * len(devices):
+    text = "config.mesh: %d simulated CPU devices with %d XLA threads may wait for each other for ever: set NPROC=%d."
+    logging.warning(text, len(devices), cores.threads(), 8 * len(devices))
   return None if len(devices) == 1 else mesh_lib.make(devices, **sizes)

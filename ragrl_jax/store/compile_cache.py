@@ -61,7 +61,7 @@ def place() -> pathlib.Path:
   """
   base = os.environ.get("XDG_CACHE_HOME", "")
   caches = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / ".cache"
-  return caches / "ragrl_jax" / "compiled" / f"{platform.machine()}-{_processor()}-{_threads()}"
+  return caches / "ragrl_jax" / "compiled" / f"{platform.machine()}-{_processor()}-{cores.threads()}"
 
 
 def announce(folder: str, *, say: Callable[[str], None] | None = None, after_s: float = SILENT_S) -> Callable[[], None]:
@@ -125,11 +125,6 @@ def _processor() -> str:
     first = [f"model {platform.processor()}"]
   kind = [line for line in first if line.startswith(("vendor_id", "cpu family", "model", "flags", "Features", "CPU "))]
   return hashlib.sha256("\n".join(kind).encode()).hexdigest()[:8]
-
-
-def _threads() -> str:
-  """The number of threads that XLA compiles CPU programs for."""
-  return os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(cores.visible())
 
 
 def _plain(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import csv
 import gzip
+import io
 import itertools
 import json
 import os
@@ -14,8 +15,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".arrow")
-SAID = ".jsonl, .json, .csv or .tsv (each also with .gz), .parquet, or a folder that `datasets` saved"
+KINDS = (*(f".{kind}{z}" for kind in "jsonl json csv tsv".split() for z in ("", ".gz", ".zst")), ".parquet", ".arrow")
+SAID = ".jsonl, .json, .csv or .tsv (each also with .gz or .zst), .parquet, or a folder that `datasets` saved"
 MOST = 1 << 30  # characters that are held in memory for one row, or for one JSON array
 _SPACE = re.compile(r"[ \t\r\n]*")
 _VALUE = re.compile(r'\t(?:"((?:[^"]|"")*)"(?=\t|$)|([^\t]*))')
@@ -85,7 +86,7 @@ def read_rows(path: str | os.PathLike, columns: Sequence[str] | None = None) -> 
 
 
 def read_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-  """Yields (number, line) of a text in UTF-8; ".gz" is unpacked.
+  """Yields (number, line) of a text in UTF-8; ".gz" and ".zst" are unpacked.
 
   Raises:
     FileNotFoundError: there is no such file.
@@ -94,7 +95,7 @@ def read_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
   _check_exists(path)
   number = 0
   try:
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+    with _opened(path) as file:
       for number, line in enumerate(iter(lambda: file.readline(MOST), b""), 1):
         if len(line) == MOST:
           raise ValueError(f"{path}:{number}: a line of {MOST} bytes or more: is this a file of rows?")
@@ -102,10 +103,20 @@ def read_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
   except UnicodeDecodeError as error:
     why = f"{error.reason} at byte {error.start} of the line"
     raise ValueError(f"{path}:{number}: not UTF-8 ({why}): save it as UTF-8.") from None
-  except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+  except (EOFError, zlib.error, OSError) as error:
+    if isinstance(error, OSError) and error.errno:  # of the system
+      raise
     raise ValueError(
       f"{path}:{number + 1}: the compressed file is broken or cut off ({error}): fetch it again."
     ) from None
+
+
+def _opened(path: pathlib.Path) -> Any:
+  if path.suffix.lower() == ".zst":
+    import pyarrow  # as in `_batches`
+
+    return io.BufferedReader(pyarrow.input_stream(os.fspath(path), compression="zstd"))
+  return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb")
 
 
 def _check_exists(path: pathlib.Path) -> None:

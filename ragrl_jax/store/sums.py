@@ -1,10 +1,11 @@
 """Checksums of files and texts; a folder's are in its SHA256SUMS, for `sha256sum --check SHA256SUMS`."""
 
-import concurrent.futures
 import hashlib
 import os
 import pathlib
 import re
+
+from ragrl_jax.parallel import cores
 
 FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -60,6 +61,6 @@ def _names(folder: pathlib.Path) -> list[str]:
 
 
 def _digests(folder: pathlib.Path, names):
-  """The files' sums in order. Hashing releases Python's global lock, so several threads read and hash in parallel."""
-  with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+  """The files' sums in order."""
+  with cores.pool() as pool:
     yield from pool.map(lambda name: digest(folder / name), names)

@@ -4,7 +4,7 @@ import pytest
 from refusals import refused
 
 from ragrl_jax.data import layouts
-from ragrl_jax.structs import Example
+from ragrl_jax.structs import Example, Passage
 
 CONTEXT = [["Rome", ["Rome is a city.", " It is old."]], ["Paris", ["Paris is a city."]], ["Rome", ["Another Rome."]]]
 FACTS = [["Paris", 0], ["Rome", 1], ["Rome", 0], ["Oslo", 0], ["Paris", 9]]
@@ -166,6 +166,8 @@ def test_a_context_of_one_text_and_a_whole_prompt():
   for answers in (["Ann"], dict(text=["Ann"], answer_start=[7])):  # MRQA's; SQuAD's on the hub
     got = read(dict(id=3, question="Who?", context="It was Ann.", answers=answers))
     assert ([p.text for p in got.passages], got.golds, got.meta) == (["It was Ann."], ("Ann",), {})
+  got = read(dict(question="Who?", answers=["Ann"], ctxs=[dict(id="w:3", title="A", text="Ann.", has_answer=True)]))
+  assert (got.passages, got.supporting, got.meta) == ((Passage("w:3", "A", "Ann."),), (), {})  # DPR's
   got = read(dict(prompt="It was Ann.\n\nWho was it?", answer="Ann", split="a"))
   assert (got.id, got.golds, got.meta) == ("set-0", ("Ann",), dict(split="a", prompt=True))
   assert got.question == got.passages[0].text == "It was Ann.\n\nWho was it?"

@@ -110,9 +110,14 @@ class World:
         self.submit(one)
     elif kind == "fork" and idle and len(self.open) < 14:
       parent = idle[self.rng.integers(len(idle))]
-      child = self.add(parent.ids[: int(self.rng.integers(1, len(parent.ids) + 1))], None, parent.episode)
+      size, slots = int(self.rng.integers(1, len(parent.ids) + 1)), self.replica.slots
+      taken = [slots.take() for _ in range(slots.free)] if slots and self.letters == 2 else []
+      child = self.add(parent.ids[: None if taken else size], None, parent.episode)
       parent.urgent = child.urgent = True
       self.replica.fork(parent, child)
+      if taken:
+        slots.release(taken)
+        assert child.cached == parent.cached  # not computed anew for want of a slot
     elif kind == "close" and self.open:
       one = list(self.open.values())[self.rng.integers(len(self.open))]
       one.closed = True

@@ -147,8 +147,10 @@ def test_folders_without_an_encoder_are_refused(folder, tmp_path):
   refused("has no tokenizer", encoder.load_encoder, bare, settings="bge")
 
 
-def test_a_mark_identifies_weights(folder, mean, tmp_path):
+def test_a_mark_identifies_weights_and_tokenizer(folder, mean, tmp_path):
   shapes = hf_folders.bert_shapes(hf_folders.BERT)
   other = folder_of(tmp_path, hf_folders.BERT, shapes, **{"pooler.dense.bias": np.zeros(16, np.float32)})
-  marks = [encoder.load_encoder(path, settings=mean._settings).settings["weights"] for path in (folder, other)]
-  assert marks[0] == mean.settings["weights"] != marks[1]
+  more = hf_folders.give_words(hf_folders.write(tmp_path / "more", hf_folders.BERT, shapes), [*WORDS, "new"])
+  marks = [encoder.load_encoder(path, settings=mean._settings).settings for path in (folder, other, more)]
+  differs = [{name for name in mean.settings if mark[name] != mean.settings[name]} for mark in marks]
+  assert differs == [set(), {"weights"}, {"tokens"}]

@@ -265,6 +265,7 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   refused("pass the object", load_index, tmp_path / "i")
   refused("made with another encoder .name: 'other'", load_index, tmp_path / "i", encoder=Letters(name="other"))
   refused("another encoder .eos: True, the index None.*build", load_index, tmp_path / "i", encoder=Letters(eos=True))
+  load_index(tmp_path / "i", encoder=Letters(tokens="a hash"))  # an older index has none
 
 
 @pytest.mark.parametrize("broken, dtype, says", [

@@ -39,6 +39,7 @@ HALVES = columns("id")[:1], columns("id")[1:]
 LAYOUTS = {
   "wiki-18": lambda at: lines(at / "w.jsonl", [dict(id=p.id, contents=f'"{p.title}"\n{p.text}') for p in TWO]),
   "wiki-18 repaired": lambda at: lines(at / "w.jsonl", columns("doc_id")),
+  "TIREx": lambda at: lines(at / "w.jsonl", columns("docno", original_document={})),
   "BEIR": lambda at: lines(at / "set" / "corpus.jsonl", columns("_id", metadata={})).parent,
   "MTEB": lambda at: parquet(at / "set" / "corpus" / "test-0.parquet", columns("id")).parents[1],
   "hub": lambda at: parquet(at / "set" / "data" / "train-0.parquet", columns("docid", url="http://x")).parents[1],

@@ -53,7 +53,8 @@ def test_queries_in_all_their_forms(tmp_path):
   rows = [dict(query_id="7", query="Who?"), dict(query_id="8", query="Where, then?")]  # BrowseComp-Plus, decrypted
   (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   (tmp_path / "d.jsonl").write_text('{"id": 7, "text": "Who?"}\n{"id": 8, "text": "Where, then?"}\n')  # numbers
-  for name in ("a.tsv", "b.jsonl", "c.jsonl", "d.jsonl"):
+  (tmp_path / "e.jsonl").write_text('{"qid": "7", "query": "Who?"}\n{"qid": "8", "query": "Where, then?"}\n')  # TIREx
+  for name in ("a.tsv", "b.jsonl", "c.jsonl", "d.jsonl", "e.jsonl"):
     assert read_queries(tmp_path / name) == {"7": "Who?", "8": "Where, then?"}
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -103,12 +104,15 @@ def test_a_broken_connection(answer):
     post(url)
 
 
-def test_no_server_at_the_address_and_a_header_that_cannot_be_sent_is_not_shown():
+def test_no_server_at_the_address_and_a_header_or_proxy_that_cannot_be_used(monkeypatch):
   with served.nobody() as address, pytest.raises(http.ConnectionFailed, match="ConnectError"):
     post(address)
   with pytest.raises(ValueError, match="header 'authorization' contains characters") as caught:
     post("http://127.0.0.1:1", headers={"authorization": "Bearer hunter2\n"})
   assert "hunter2" not in str(caught.value)
+  monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+  monkeypatch.setitem(sys.modules, "socksio", None)  # it is not installed
+  refused("the proxy in ALL_PROXY.*socksio", http._client.__wrapped__, True)
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://x:port", "127.0.0.1:80", "http://"])

@@ -17,11 +17,13 @@ read = lambda path, *columns: [row for _, row in row_files.read_rows(path, colum
   ("a.csv", 'id,text\n1,"Say ""no"", then\ngo."\n\n2,Straße; 東京\n'),
   ("a.CSV", '\ufeffid;text\r\n1;"Say ""no"", then\ngo."\r\n2;"Straße; 東京"\r\n'),  # from a spreadsheet
   ("a.csv.gz", ',id,text\n0,1,"Say ""no"", then\ngo."\n1,2,Straße; 東京\n'),  # pandas' index has no name
+  ("a.csv.zst", 'id,text\n1,"Say ""no"", then\ngo."\n2,Straße; 東京\n'),
   ("a.json", "\n[" + ",\n".join(map(json.dumps, ROWS)) + "]"), ("b.json", "\n" + "\n".join(map(json.dumps, ROWS))),
 ])  # fmt: skip
 def test_tables_of_text(tmp_path, name, text):
   raw = text.encode()
-  (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+  packed = {".gz": gzip.compress, ".zst": lambda raw: pyarrow.compress(raw, "zstd", asbytes=True)}
+  (tmp_path / name).write_bytes(packed.get(name[name.rfind(".") :], bytes)(raw))
   assert read(tmp_path / name) == ROWS
 
 
@@ -75,7 +77,7 @@ def test_the_datasets_library_saves_such_folders(tmp_path):
   ("a.csv", b'id,text\n1,"a"b\n', "a.csv:2: no row of comma-separated values"),
   ("a.csv", "id,text\n1,ä\n".encode("latin-1"), "a.csv:2: not UTF-8 .*: save it as UTF-8"),
   ("a.csv", "id,text\n1,a\n".encode("utf-16"), "a.csv:1: not UTF-8"),
-  ("a.csv.gz", b"id,text\n", "a.csv.gz:1: the compressed file is broken"),
+  ("a.csv.gz", b"id,text\n", "a.csv.gz:1: the compressed file is broken"), ("a.csv.zst", b"i", "zst:1: the compressed"),
   ("a.tsv", b"id\tid\n", "a.tsv:1: two columns are named 'id'"),
   ("a.tsv", b"id\ttext\n1\ta\n2\n", "a.tsv:3: 1 columns, but the first line names 2"),
   ("a.jsonl.gz", gzip.compress(bytes(9999), mtime=0)[:-9], r"a.jsonl.gz:\d+: the compressed file is broken or cut off"),
