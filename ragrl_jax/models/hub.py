@@ -18,13 +18,13 @@ from ragrl_jax.models import hf
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings, fields
 
-WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "adapter_model.safetensors")
+WEIGHTS = ("model.safetensors", "model*-of-*.safetensors", "adapter_model.safetensors")
 # "artifact.metadata" has ColBERT's settings; modules.json and the names after it say how an encoder makes a vector.
 FILES = tuple(
   "config.json generation_config.json adapter_config.json model.safetensors.index.json tokenizer.json "
   "tokenizer_config.json tokenizer.model spiece.model special_tokens_map.json added_tokens.json vocab.json vocab.txt "
-  "merges.txt chat_template.jinja modules.json ?_*/config.json sentence_bert_config.json "
-  "config_sentence_transformers.json artifact.metadata".split()
+  "merges.txt chat_template.jinja additional_chat_templates/*.jinja modules.json ?_*/config.json "
+  "sentence_bert_config.json config_sentence_transformers.json artifact.metadata".split()
 )
 # Settings that may be such names. Those of config.judges are added.
 SETTINGS = {

@@ -14,6 +14,7 @@ TOKENIZER_FILES = (
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
   "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
+TEMPLATES = "additional_chat_templates"  # a folder, as of a template for conversations with tools
 
 
 def save(
@@ -59,3 +60,6 @@ def copy_tokenizer(source: pathlib.Path, out: pathlib.Path) -> None:
       shutil.copyfile(source / name, out / name)
     else:
       (out / name).unlink(missing_ok=True)
+  shutil.rmtree(out / TEMPLATES, ignore_errors=True)
+  if (source / TEMPLATES).is_dir():
+    shutil.copytree(source / TEMPLATES, out / TEMPLATES)

@@ -56,12 +56,15 @@ def test_import(tmp_path, monkeypatch, capsys):
 def test_import_of_a_model_whose_template_rewrites_turns(tmp_path, monkeypatch, capsys):
   folder = model_folder(tmp_path / "in", rows=600)
   small_tokenizers.byte_level(folder, template=small_tokenizers.FORGETFUL)
-  (tmp_path / "out").mkdir()
+  for place, text in ((tmp_path / "out", "an earlier model's"), (folder, "{{ tools }}")):
+    (place / saving.TEMPLATES).mkdir(parents=True)
+    (place / saving.TEMPLATES / "tool_use.jinja").write_text(text)
   (tmp_path / "out" / "chat_template.jinja").write_text("an earlier model's")
   status, _, said = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out")
   assert status == 0, said
   assert "</think>" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["chat_template"]
   assert not (tmp_path / "out" / "chat_template.jinja").exists()
+  assert (tmp_path / "out" / saving.TEMPLATES / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
 def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
