@@ -41,11 +41,11 @@ def test_ordinary_text_and_a_prompt_have_the_ids_of_transformers(folder):
 
 
 def test_a_template_writes_the_same_day_whatever_the_clock_says(tmp_path):
-  template = "{{ strftime_now('%d %b %Y') }}: {{ messages[0].content }}"
+  template = "\n{{ strftime_now('%d %b %Y') }}: {{ messages[0].content }}"
   folder = small.byte_level(tmp_path, template=template)
   messages = [{"role": "user", "content": "Who?"}]
-  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "26 Jul 2024: Who?"
-  assert theirs(folder).apply_chat_template(messages, tokenize=False) != "26 Jul 2024: Who?"  # the clock's day
+  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26 Jul 2024: Who?"
+  assert theirs(folder).apply_chat_template(messages, tokenize=False) != "\n26 Jul 2024: Who?"  # the clock's day
 
 
 def test_a_plain_prompt_has_bos_and_the_models_leading_space_and_text_that_continues_has_none(llama):
