@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 CONFIG, JSON, SENTENCEPIECE = "tokenizer_config.json", "tokenizer.json", "tokenizer.model"
+IMAGE = "<image_soft_token>"  # stands for a part of an image; Gemma 3's text models have no row for it
 # Beside a SentencePiece model, these files declare BOS, added tokens and a chat template.
 BESIDE = (CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 # generation_config.json's settings of sampling → the values with which they change nothing.
