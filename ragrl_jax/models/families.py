@@ -249,7 +249,7 @@ _OF_GEMMA = set(
 )
 _OF_EXPERTS = set(
   "moe_intermediate_size num_experts num_local_experts num_experts_per_tok norm_topk_prob decoder_sparse_step "
-  "mlp_only_layers router_aux_loss_coef output_router_logits".split()
+  "mlp_only_layers router_aux_loss_coef output_router_logits use_qk_norm".split()  # its value is not read, as there
 )
 
 _OF_DELTA = {  # our field → its key in config.json
@@ -299,8 +299,8 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
   if family.windows != "layers":
     if kinds and (not isinstance(kinds, list) or any(kind != FULL for kind in kinds)):
       raise ValueError(f"{where}: layer_types has {reprlib.repr(kinds)}: only {FULL} is supported.")
-    window = None
-    if family.windows == "all" and values.get("sliding_window", MISTRALS) is not None:
+    window = None  # also if layer_types says that every layer attends to everything
+    if family.windows == "all" and not kinds and values.get("sliding_window", MISTRALS) is not None:
       window = hf.whole(values, "sliding_window", where, default=MISTRALS)
     theta, scaling = hf.rope(values, where)
     return dict(rope_theta=theta, rope_scaling=scaling, window=window)
