@@ -192,6 +192,11 @@ def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
   hf.refuse(values, where, attn_logit_softcapping=(None,), final_logit_softcapping=(None,))
   hf.refuse(values, where, use_bidirectional_attention=(False,), is_causal=(True,))
   _refuse_unknown(values, family, where)
+  if "Classification" in str(values.get("architectures")):
+    raise ValueError(
+      f"{where}: architectures is {values['architectures']}: its head gives scores and no text. Name a model that "
+      f"writes, as {family.architecture}."
+    )
   d_model, num_heads, num_layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
   eos = values.get("eos_token_id")
   eos = [] if eos is None else eos if isinstance(eos, list) else [eos]

@@ -191,7 +191,7 @@ class HuggingFaceTokenizer(Tokenizer):
     options = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
     try:
       return self._applied(messages, open_turn, tools=tools, **options)
-    except jinja2.TemplateError as error:
+    except (ValueError, TypeError, jinja2.TemplateError) as error:  # ValueError: named templates without a default one
       roles = [m["role"] for m in messages]
       raise ValueError(
         f"the chat template refuses the roles {roles}: {error}. Set prompting.markers='own', or "

@@ -256,6 +256,7 @@ def test_unsupported_configs_are_refused():
     (dict(quantization_config=dict(quant_method="awq")), "quantization_config: .* Name the model of which"),
     (dict(is_causal=False), "is_causal is False"), (dict(num_experts=4), "num_experts is 4"),
     (dict(a_new_key=1), "a_new_key is 1"),
+    (dict(architectures=["Qwen2ForSequenceClassification"]), "head gives scores .* that writes, as Qwen2ForCausalLM"),
     (hf_folders.DECODERS["llama"] | dict(sliding_window=8), "sliding_window is 8"),
     (hf_folders.DECODERS["llama"] | dict(rope_interleaved=True), "rope_interleaved is True"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
