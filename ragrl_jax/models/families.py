@@ -237,8 +237,8 @@ def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
   text = hf.required(values, "text_config", where)
   if not isinstance(text, dict):
     raise ValueError(f"{where}: text_config is {reprlib.repr(text)}: it must be an object.")
-  tied = values.get("tie_word_embeddings", text.get("tie_word_embeddings"))
-  return {"model_type": "qwen3_5_text", **text, "tie_word_embeddings": tied}
+  outside = {key: values.get(key, text.get(key)) for key in ("tie_word_embeddings", "quantization_config")}
+  return {"model_type": "qwen3_5_text", **text, **outside}
 
 
 # Settings that are read, or refused, in this module or in `hf.rope`.

@@ -73,6 +73,7 @@ def test_the_text_part_beside_an_image_encoder_is_read(tmp_path):
     (text | dict(attention_bias=True), "attention_bias is True"),
   ):  # fmt: skip
     refused(says, DecoderConfig.from_hf, whole | dict(text_config=change))
+  refused("quantised weights", DecoderConfig.from_hf, whole | dict(quantization_config=dict(quant_method="fp8")))
 
 
 def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):

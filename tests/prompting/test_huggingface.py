@@ -66,8 +66,9 @@ def test_every_eos_id_of_the_generation_config(tmp_path):
   assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)  # the tokenizer's own eos also ends a turn
   (folder / "generation_config.json").unlink()
   assert HuggingFaceTokenizer(folder).eos_ids == (end,)
-  (folder / "config.json").write_text(json.dumps(dict(eos_token_id=text_end)))
-  assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)
+  for told in (dict(eos_token_id=text_end), dict(text_config=dict(eos_token_id=text_end))):  # the latter is Qwen3.5's
+    (folder / "config.json").write_text(json.dumps(told))
+    assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)
 
 
 def test_added_tokens_are_text_and_control_tokens_are_not(folder):
