@@ -123,7 +123,8 @@ class NLI(Local):
     pieces = folder / "spiece.model"
     self._tokenizer = tokenizer_lib.load_tokenizer(pieces if pieces.is_file() else folder)
     self._threshold = judge_api.in_range(threshold)
-    model, _ = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
+    model, shape = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
+    encoder.check_rows(folder, self._tokenizer.vocab_size, shape.vocab_size)
     yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
     if yes == no:
       raise ValueError(f"{folder}: its tokenizer begins 1 and 0 with the same piece, so it cannot be asked for either.")
@@ -191,7 +192,8 @@ class RewardModel(Local):
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
     if labels[0] == labels[1]:
       raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
-    model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
+    model, shape = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
+    encoder.check_rows(folder, self._tokenizer.vocab_size, shape.vocab_size)
     self._mark = tensors.TensorFolder(folder).fingerprint()
     if folder != path:
       declared.say_other_template(path, folder)

@@ -249,23 +249,36 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
-    return model, _tokenizer(folder), mark, shape.d_model, shape.max_position
-  model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
-  return model, _tokenizer(folder), mark, shape.d_model, shape.max_position
+  else:
+    model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
+  return model, _tokenizer(folder, shape.vocab_size), mark, shape.d_model, shape.max_position
 
 
-def tokenizer_of(folder: pathlib.Path):
+def tokenizer_of(folder: pathlib.Path, rows: int):
   """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text.
 
   It makes text lower case, or puts EOS behind it, if tokenizer_config.json says do_lower_case or add_eos_token.
 
+  Args:
+    rows: of the model's embedding.
+
   Raises:
-    ValueError: the folder has no tokenizer, or one whose added tokens have other ids than its files declare.
+    ValueError: the folder has no tokenizer, or one whose added tokens have other ids than its files declare, or ids
+      for which there is no row.
   """
-  return _tokenizer(folder)[0]
+  return _tokenizer(folder, rows)[0]
 
 
-def _tokenizer(folder: pathlib.Path) -> tuple[Any, bool]:
+def check_rows(folder: os.PathLike, ids: int, rows: int) -> None:
+  """Raises a ValueError if a tokenizer has more ids than its model rows: JAX would take the last row for them."""
+  if ids > rows:
+    raise ValueError(
+      f"{folder}: its tokenizer has {ids} ids, and its model {rows} rows (vocab_size of config.json): they do not "
+      "belong together. Copy the model's own tokenizer there."
+    )
+
+
+def _tokenizer(folder: pathlib.Path, rows: int) -> tuple[Any, bool]:
   """(`tokenizer_of`, whether it puts EOS behind a text)."""
   import tokenizers  # slow to import, and only needed here
   import transformers
@@ -274,6 +287,7 @@ def _tokenizer(folder: pathlib.Path) -> tuple[Any, bool]:
     raise ValueError(f"{folder} has no tokenizer (tokenizer.json or vocab.txt): copy the model's own there.")
   whole = declared.loaded(folder, lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True))
   backend = whole.backend_tokenizer
+  check_rows(folder, 1 + max(i for text, i in backend.get_vocab().items() if text != declared.IMAGE), rows)
   if whole.init_kwargs.get("do_lower_case") and backend.encode("A").ids != backend.encode("a").ids:
     # A flag that transformers only reads for tokenizers of its class BertTokenizer.
     parts = [] if backend.normalizer is None else [backend.normalizer]

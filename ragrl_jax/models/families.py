@@ -192,6 +192,11 @@ def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
   hf.refuse(values, where, attn_logit_softcapping=(None,), final_logit_softcapping=(None,))
   hf.refuse(values, where, use_bidirectional_attention=(False,), is_causal=(True,))
   _refuse_unknown(values, family, where)
+  if "Classification" in str(values.get("architectures")):
+    raise ValueError(
+      f"{where}: architectures is {values['architectures']}: its head gives scores and no text. Name a model that "
+      f"writes, as {family.architecture}."
+    )
   d_model, num_heads, num_layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
   eos = values.get("eos_token_id")
   eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
@@ -232,8 +237,8 @@ def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
   text = hf.required(values, "text_config", where)
   if not isinstance(text, dict):
     raise ValueError(f"{where}: text_config is {reprlib.repr(text)}: it must be an object.")
-  tied = values.get("tie_word_embeddings", text.get("tie_word_embeddings"))
-  return {"model_type": "qwen3_5_text", **text, "tie_word_embeddings": tied}
+  outside = {key: values.get(key, text.get(key)) for key in ("tie_word_embeddings", "quantization_config")}
+  return {"model_type": "qwen3_5_text", **text, **outside}
 
 
 # Settings that are read, or refused, in this module or in `hf.rope`.
@@ -249,7 +254,7 @@ _OF_GEMMA = set(
 )
 _OF_EXPERTS = set(
   "moe_intermediate_size num_experts num_local_experts num_experts_per_tok norm_topk_prob decoder_sparse_step "
-  "mlp_only_layers router_aux_loss_coef output_router_logits".split()
+  "mlp_only_layers router_aux_loss_coef output_router_logits use_qk_norm".split()  # its value is not read, as there
 )
 
 _OF_DELTA = {  # our field → its key in config.json
@@ -299,8 +304,8 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
   if family.windows != "layers":
     if kinds and (not isinstance(kinds, list) or any(kind != FULL for kind in kinds)):
       raise ValueError(f"{where}: layer_types has {reprlib.repr(kinds)}: only {FULL} is supported.")
-    window = None
-    if family.windows == "all" and values.get("sliding_window", MISTRALS) is not None:
+    window = None  # also if layer_types says that every layer attends to everything
+    if family.windows == "all" and not kinds and values.get("sliding_window", MISTRALS) is not None:
       window = hf.whole(values, "sliding_window", where, default=MISTRALS)
     theta, scaling = hf.rope(values, where)
     return dict(rope_theta=theta, rope_scaling=scaling, window=window)

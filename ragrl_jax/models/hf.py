@@ -75,7 +75,8 @@ def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
 
 # Settings of config.json that no model's outputs depend on, as written by transformers 4 and 5, and the ids that
 # tokenizers have too. Settings of generation are those of `generate`, which is not used here. is_llama_config
-# is a note of SmolLM2's trainer.
+# is a note of SmolLM2's trainer, sbert_ce_default_activation_function one of sentence-transformers about rerankers,
+# whose scores here are logits; max_sequence_length is in conversions of the first Llama.
 HARMLESS = frozenset(
   "architectures model_type transformers_version torch_dtype dtype name_or_path tokenizer_class use_cache return_dict "
   "output_hidden_states output_attentions output_past torchscript use_bfloat16 tf_legacy_loss xla_device "
@@ -88,7 +89,7 @@ HARMLESS = frozenset(
   "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores return_dict_in_generate prefix "
   "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
   "begin_suppress_tokens unsloth_version unsloth_fixed model_name sentence_transformers transformers.js_config "
-  "is_llama_config".split()
+  "is_llama_config sbert_ce_default_activation_function max_sequence_length".split()
 )
 
 
@@ -97,6 +98,10 @@ def refuse_unknown(values: Mapping[str, Any], where: str, known: Collection[str]
 
   Null, false, 0 and empty values are off. Names that begin with "_" are transformers' own notes.
   """
+  if values.get("quantization_config"):
+    raise ValueError(
+      f"{where}: it has a quantization_config: quantised weights are not read. Name the model of which they were made."
+    )
   for key, value in values.items():
     if value and key not in known and not key.startswith("_"):
       raise ValueError(
@@ -153,7 +158,7 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
   if not thetas:
     raise ValueError(
       f"{where}: no rope_theta, neither at the top nor in rope_parameters. A guess would change every position: add it "
-      "as the model's authors published it."
+      "as the model's authors published it (10000 for Llama 2 and its descendants)."
     )
   if len(thetas) > 1:
     raise ValueError(f"{where}: rope_theta is {' and '.join(map(str, sorted(thetas)))}: keep the right one.")

@@ -18,7 +18,7 @@ from ragrl_jax.models import hf
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings, fields
 
-WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "adapter_model.safetensors")
+WEIGHTS = ("model.safetensors", "model*-of-*.safetensors", "adapter_model.safetensors")
 # "artifact.metadata" has ColBERT's settings; modules.json and the names after it say how an encoder makes a vector.
 FILES = tuple(
   "config.json generation_config.json adapter_config.json model.safetensors.index.json tokenizer.json "

@@ -49,7 +49,7 @@ class CrossEncoder:
     files = tensors.TensorFolder(folder)
     weight = jnp.asarray(files.open("classifier.weight", (1, shape.d_model)), dtype)
     bias = jnp.asarray(files.open("classifier.bias", (1,)), dtype)
-    self._tokenizer, self._join = encoder.tokenizer_of(folder), title_separator
+    self._tokenizer, self._join = encoder.tokenizer_of(folder, shape.vocab_size), title_separator
     self._most = most = min(max_tokens, shape.max_position)
     self._tokenizer.no_padding()
     self._tokenizer.enable_truncation(most)
@@ -92,7 +92,7 @@ class LateInteraction:
     files = tensors.TensorFolder(folder)
     dim = files.shape("linear.weight")[0] if "linear.weight" in files.names() else 0  # if it is missing, `open` raises
     weight = jnp.asarray(files.open("linear.weight", (dim, shape.d_model)), dtype)
-    self._tokenizer, self._join = encoder.tokenizer_of(folder), title_separator
+    self._tokenizer, self._join = encoder.tokenizer_of(folder, shape.vocab_size), title_separator
     self._tokenizer.no_padding()
     self._tokenizer.no_truncation()
     self._query_tokens = hf.whole(settings, "query_maxlen", str(where), default=32)

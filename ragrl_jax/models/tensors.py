@@ -46,7 +46,9 @@ class TensorFolder:
     self._entries: dict[str, tuple[pathlib.Path, str, tuple[int, ...], int, int]] = {}
     self.metadata: dict[str, Any] = {}  # of all files' headers
     index, file = self.path / f"{stem}.safetensors.index.json", self.path / f"{stem}.safetensors"
-    if index.exists():
+    if file.exists():  # as in transformers, also beside an index that was left there
+      self._add(file)
+    elif index.exists():
       weight_map = hf.required(hf.read_json(index), "weight_map", str(index))
       if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise ValueError(f"{index}: weight_map must name a file for each tensor. Fetch it again.")
@@ -56,8 +58,6 @@ class TensorFolder:
         self._add(self.path / shard)
       if missing := sorted(set(weight_map) - set(self._entries)):
         raise ValueError(f"{self.path / weight_map[missing[0]]} has no tensor {missing[0]}, which {index} names.")
-    elif file.exists():
-      self._add(file)
     else:
       raise ValueError(
         f"{self.path} holds neither {file.name} nor {index.name}: weights are read as safetensors only (a *.bin file "

@@ -86,10 +86,11 @@ def thinking(tokenizer: "Tokenizer") -> str | None:
 def stopped_clock() -> str:
   """A Jinja macro to put before a chat template: its `strftime_now` writes DATE instead of the current time.
 
-  transformers passes no functions to templates, so each code of strftime is replaced in the macro's text.
+  transformers passes no functions to templates, so each code of strftime is replaced in the macro's text. With the
+  newline, which Jinja drops after a block, white space at the template's beginning stays what it is.
   """
   codes = "".join(f" | replace('%{code}', {DATE.strftime(f'%{code}')!r})" for code in "aAbBdejmyYHIMSp")
-  return f"{{%- macro strftime_now(format) -%}}{{{{ format{codes} }}}}{{%- endmacro -%}}"
+  return f"{{%- macro strftime_now(format) -%}}{{{{ format{codes} }}}}{{%- endmacro %}}\n"
 
 
 def disarmed_text(text: str, control: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 CONFIG, JSON, SENTENCEPIECE = "tokenizer_config.json", "tokenizer.json", "tokenizer.model"
+IMAGE = "<image_soft_token>"  # stands for a part of an image; Gemma 3's text models have no row for it
 # Beside a SentencePiece model, these files declare BOS, added tokens and a chat template.
 BESIDE = (CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 # generation_config.json's settings of sampling → the values with which they change nothing.
@@ -83,7 +84,10 @@ def eos_ids(folder: pathlib.Path) -> tuple[int, ...]:
     ValueError: a file names something else than ids.
   """
   for name in ("generation_config.json", "config.json"):
-    named = read(folder / name).get("eos_token_id")
+    values = read(folder / name)
+    if isinstance(text := values.get("text_config"), dict):  # beside an image encoder, as in Qwen3.5's config.json
+      values = text | {key: value for key, value in values.items() if value is not None}
+    named = values.get("eos_token_id")
     ids = [] if named is None else named if isinstance(named, list) else [named]
     if not all(type(i) is int and i >= 0 for i in ids):
       raise ValueError(f"{folder / name}: eos_token_id is {named!r}: it must be an id or a list of ids.")

@@ -24,7 +24,6 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 # Tags that mark a text or a turn in any folder that calls them special. Source: Llama 2 and Gemma 2 and 3.
 _MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_of_(turn|image|audio))>")
-_IMAGE = "<image_soft_token>"  # stands for a part of an image; Gemma 3's text models have no row for it
 # Marks that folders do not always call special: DeepSeek's <｜User｜>, and ChatML's in many fine-tuned models.
 _BARS = re.compile(r"<[|｜].+[|｜]>")
 
@@ -83,7 +82,7 @@ class HuggingFaceTokenizer(Tokenizer):
       name = added[end]["content"]
       declared.say_once(f"{folder}: the role markers end a turn with {name}, which is no EOS there; it ends turns too.")
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
-    ids = {i for text, i in self._whole.get_vocab().items() if text != _IMAGE}
+    ids = {i for text, i in self._whole.get_vocab().items() if text != declared.IMAGE}
     self.vocab_size = 1 + max(ids)
     self.missing = frozenset(range(self.vocab_size)) - ids
     if max(self.eos_ids) >= self.vocab_size:
@@ -192,7 +191,7 @@ class HuggingFaceTokenizer(Tokenizer):
     options = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
     try:
       return self._applied(messages, open_turn, tools=tools, **options)
-    except jinja2.TemplateError as error:
+    except (ValueError, TypeError, jinja2.TemplateError) as error:  # ValueError: named templates without a default one
       roles = [m["role"] for m in messages]
       raise ValueError(
         f"the chat template refuses the roles {roles}: {error}. Set prompting.markers='own', or "

@@ -215,6 +215,7 @@ def test_an_encoders_added_tokens_have_the_ids_that_its_files_declare(tmp_path):
   file = tmp_path / "tokenizer_config.json"
   told = json.loads(file.read_text())
   file.write_text(json.dumps(told | dict(added_tokens_decoder={"7": dict(content="[Q]", special=True)})))
-  assert encoder.tokenizer_of(tmp_path).encode("[Q]", add_special_tokens=False).ids == [7]
+  assert encoder.tokenizer_of(tmp_path, 8).encode("[Q]", add_special_tokens=False).ids == [7]
+  refused("tokenizer has 8 ids, and its model 7 rows", encoder.tokenizer_of, tmp_path, 7)  # JAX would take row 6
   file.write_text(json.dumps(told | dict(added_tokens_decoder={"9": dict(content="[Q]", special=True)})))
-  refused(r"'\[Q\]' has the id 9, but by all files together it has 7", encoder.tokenizer_of, tmp_path)
+  refused(r"'\[Q\]' has the id 9, but by all files together it has 7", encoder.tokenizer_of, tmp_path, 10)

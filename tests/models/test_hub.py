@@ -66,6 +66,12 @@ def test_only_safetensors_settings_and_tokenizer_are_fetched_and_the_size_is_sai
   np.testing.assert_array_equal(rows, hf_folders.tensor("model.embed_tokens.weight", rows.shape))
   before = len(server.seen)
   assert hub.folder(f"{NAME}@{commit}", "x") == whole and len(server.seen) == before  # a commit needs no question
+  shard = "model.safetensors-00001-of-00001.safetensors"  # as Qwen3.5's are named
+  (model / "model.safetensors").rename(model / shard)
+  more = {"model.safetensors.index.json": "{}", "additional_chat_templates/tool_use.jinja": "{{ tools }}"}
+  server.serve(NAME, model, **more)
+  whole = hub.folder(NAME, "config.model.path")
+  assert all((whole / name).is_file() for name in (shard, *more))
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(server, model):

@@ -73,6 +73,7 @@ def test_the_text_part_beside_an_image_encoder_is_read(tmp_path):
     (text | dict(attention_bias=True), "attention_bias is True"),
   ):  # fmt: skip
     refused(says, DecoderConfig.from_hf, whole | dict(text_config=change))
+  refused("quantised weights", DecoderConfig.from_hf, whole | dict(quantization_config=dict(quant_method="fp8")))
 
 
 def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):
@@ -83,6 +84,10 @@ def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):
   equal(model, weights.load_pretrained(tmp_path)[0])
   weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)
   assert not (tmp_path / "model.safetensors").exists()  # transformers would load it instead of the shards
+  shutil.copyfile(folder / "model.safetensors", tmp_path / "model.safetensors")
+  for shard in tmp_path.glob("model-*"):
+    shard.unlink()
+  equal(model, weights.load_pretrained(tmp_path)[0])  # as other programs leave it: one file, and an old index
 
 
 def test_bfloat16_on_disk_and_in_memory(folder, tmp_path):
@@ -249,9 +254,10 @@ def test_unsupported_configs_are_refused():
     (dict(auto_map=dict(AutoModel="modeling.Model")), "auto_map is .* may change what the model computes"),
     (dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
     (dict(dual_chunk_attention_config=dict(chunk_size=9)), "dual_chunk_attention_config is"),
-    (dict(quantization_config=dict(quant_method="awq")), "quantization_config is"),
+    (dict(quantization_config=dict(quant_method="awq")), "quantization_config: .* Name the model of which"),
     (dict(is_causal=False), "is_causal is False"), (dict(num_experts=4), "num_experts is 4"),
     (dict(a_new_key=1), "a_new_key is 1"),
+    (dict(architectures=["Qwen2ForSequenceClassification"]), "head gives scores .* that writes, as Qwen2ForCausalLM"),
     (hf_folders.DECODERS["llama"] | dict(sliding_window=8), "sliding_window is 8"),
     (hf_folders.DECODERS["llama"] | dict(rope_interleaved=True), "rope_interleaved is True"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
@@ -287,7 +293,10 @@ def test_all_that_transformers_writes_by_default_is_known(family):
 def test_notes_of_published_folders_are_passed_over():
   llama = hf_folders.DECODERS["llama"]
   smol = {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": dict(dtype="q4")}  # SmolLM2's
-  assert DecoderConfig.from_hf(llama | smol) == DecoderConfig.from_hf(llama)
+  old = dict(sbert_ce_default_activation_function="torch.nn.modules.linear.Identity", max_sequence_length=2048)
+  assert DecoderConfig.from_hf(llama | smol | old) == DecoderConfig.from_hf(llama)
+  coder = dict(use_qk_norm=True, qkv_bias=False, shared_expert_intermediate_size=0)  # Qwen3-Coder-30B-A3B's
+  assert DecoderConfig.from_hf(MOE | coder) == DecoderConfig.from_hf(MOE)
 
 
 def test_both_layouts_of_rope_settings_are_equal():
@@ -317,9 +326,11 @@ def test_windows_and_both_layouts_of_two_ropes():
   plain = DecoderConfig.from_hf(new | dict(layer_types=["full_attention"] * 3, query_pre_attn_scalar=8))
   assert plain.windows == (EVERYTHING,) * 3 and plain.query_scale is None  # as head_dim
   assert DecoderConfig.from_hf(plain.to_hf()) == plain
-  # Mistral's window is 4096 if config.json does not say so, and null if there is none.
+  # Mistral's window is 4096 if config.json does not say so, and null if there is none. transformers also obeys
+  # layer_types.
   missing = {key: value for key, value in MISTRAL.items() if key != "sliding_window"}
-  for values, window in ((MISTRAL, 4), (missing, 4096), (missing | dict(sliding_window=None), None)):
+  full = MISTRAL | dict(layer_types=["full_attention"] * 2)
+  for values, window in ((MISTRAL, 4), (missing, 4096), (missing | dict(sliding_window=None), None), (full, None)):
     config = DecoderConfig.from_hf(values)
     assert config.window == window and DecoderConfig.from_hf(config.to_hf()) == config
 

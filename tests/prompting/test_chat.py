@@ -82,6 +82,10 @@ def test_the_check_finds_any_turn_that_changes():
     chat.check_append_only(types.SimpleNamespace(markers="template", template=template))
 
 
-def test_a_role_that_the_template_refuses_is_named(tmp_path):
-  tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, template=NO_SYSTEM))
-  refused(r"refuses the roles \['system', 'user'\]: System role not supported", tokenizer.render, ASK)
+@pytest.mark.parametrize(("template", "says"), [
+  (NO_SYSTEM, "System role not supported"), ([dict(name="rag", template="")], "no default .*prompting.markers='own'"),
+  ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+])  # fmt: skip
+def test_what_the_template_refuses_is_named_with_the_roles(tmp_path, template, says):
+  tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, template=template))
+  refused(rf"refuses the roles \['system', 'user'\]: .*{says}", tokenizer.render, ASK)

@@ -41,11 +41,11 @@ def test_ordinary_text_and_a_prompt_have_the_ids_of_transformers(folder):
 
 
 def test_a_template_writes_the_same_day_whatever_the_clock_says(tmp_path):
-  template = "{{ strftime_now('%d %b %Y') }}: {{ messages[0].content }}"
+  template = "\n{{ strftime_now('%d %b %Y') }}: {{ messages[0].content }}"
   folder = small.byte_level(tmp_path, template=template)
   messages = [{"role": "user", "content": "Who?"}]
-  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "26 Jul 2024: Who?"
-  assert theirs(folder).apply_chat_template(messages, tokenize=False) != "26 Jul 2024: Who?"  # the clock's day
+  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26 Jul 2024: Who?"
+  assert theirs(folder).apply_chat_template(messages, tokenize=False) != "\n26 Jul 2024: Who?"  # the clock's day
 
 
 def test_a_plain_prompt_has_bos_and_the_models_leading_space_and_text_that_continues_has_none(llama):
@@ -66,8 +66,9 @@ def test_every_eos_id_of_the_generation_config(tmp_path):
   assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)  # the tokenizer's own eos also ends a turn
   (folder / "generation_config.json").unlink()
   assert HuggingFaceTokenizer(folder).eos_ids == (end,)
-  (folder / "config.json").write_text(json.dumps(dict(eos_token_id=text_end)))
-  assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)
+  for told in (dict(eos_token_id=text_end), dict(text_config=dict(eos_token_id=text_end))):  # the latter is Qwen3.5's
+    (folder / "config.json").write_text(json.dumps(told))
+    assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)
 
 
 def test_added_tokens_are_text_and_control_tokens_are_not(folder):
