@@ -1,4 +1,4 @@
-"""BERT's bidirectional encoder, the model behind E5, BGE, MiniLM and both towers of DPR."""
+"""The bidirectional encoder of BERT and RoBERTa, behind E5, BGE, MiniLM, Arctic Embed and both towers of DPR."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax.models import attention, hf, mapping, matmul, tensors
 
+ROBERTAS = ("roberta", "xlm-roberta")
 TABLE = {
   "words": "embeddings.word_embeddings.weight",
   "places": "embeddings.position_embeddings.weight",
@@ -43,7 +44,12 @@ KNOWN = hf.HARMLESS | set(
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-  """The shape of an encoder. `max_position` is the number of position embeddings: the longest text, in tokens."""
+  """The shape of an encoder.
+
+  Attributes:
+    max_position: the longest text, in tokens.
+    first_position: the first token's. RoBERTa's is behind the padding token's id, and those before it are not used.
+  """
 
   vocab_size: int
   d_model: int
@@ -53,29 +59,32 @@ class BertConfig:
   max_position: int
   num_types: int
   norm_eps: float
+  first_position: int = 0
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], where: str) -> "BertConfig":
-    """The config from the contents of a config.json (model_type bert or dpr); `where` is its path, for messages.
+    """The config from the contents of a config.json; `where` is its path, for messages.
 
     Raises:
       ValueError: another model, or an option that this encoder does not support.
     """
     size = functools.partial(hf.whole, values, where=where)
-    if hf.required(values, "model_type", where) not in ("bert", "dpr"):
-      raise ValueError(f"{where}: model_type {values['model_type']!r} is not a BERT: it must be bert or dpr.")
+    if (kind := hf.required(values, "model_type", where)) not in ("bert", "dpr", *ROBERTAS):
+      raise ValueError(f"{where}: model_type {kind!r} is not a BERT: it must be bert, dpr, {' or '.join(ROBERTAS)}.")
     hf.refuse(values, where, hidden_act=("gelu",), position_embedding_type=("absolute",), projection_dim=(0,))
     hf.refuse(values, where, is_decoder=(False,), directionality=("bidi",))
     hf.refuse_unknown(values, where, KNOWN)
+    first = size("pad_token_id", default=1) + 1 if kind in ROBERTAS else 0
     return cls(
       vocab_size=size("vocab_size"),
       d_model=size("hidden_size"),
       num_layers=size("num_hidden_layers"),
       num_heads=size("num_attention_heads"),
       d_ff=size("intermediate_size"),
-      max_position=size("max_position_embeddings"),
+      max_position=size("max_position_embeddings") - first,
       num_types=size("type_vocab_size", default=2),
       norm_eps=hf.number(values, "layer_norm_eps", where, default=1e-12),
+      first_position=first,
     )
 
 
@@ -122,7 +131,7 @@ class Bert(nnx.Module):
     self.config, self.dtype = config, jnp.dtype(dtype)
     zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
     self.words = zeros(config.vocab_size, config.d_model)
-    self.places = zeros(config.max_position, config.d_model)
+    self.places = zeros(config.first_position + config.max_position, config.d_model)
     self.types = zeros(config.num_types, config.d_model)
     self.norm, self.norm_bias = zeros(config.d_model), zeros(config.d_model)
     if pooler:
@@ -149,7 +158,8 @@ class Bert(nnx.Module):
     """
     c = self.config
     kinds = self.types[:1][None] if types is None else self.types[...][types]
-    x = self.words[...][tokens] + self.places[: tokens.shape[1]][None] + kinds
+    places = self.places[c.first_position : c.first_position + tokens.shape[1]]
+    x = self.words[...][tokens] + places[None] + kinds
     x = layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
     segment_ids = mask.astype(jnp.int32)
     graphdef, stacked = nnx.split(self.layers)
@@ -190,6 +200,8 @@ def load_bert(
   root = next((name for name in sorted(files.names()) if name.endswith(TABLE["words"])), TABLE["words"])
   root = root.removesuffix(TABLE["words"])  # "", "bert." or "question_encoder.bert_model."
   table = {name: root + tensor for name, tensor in TABLE.items()}
+  if pooler and f"{head}.dense.weight" in files.names():  # RoBERTa's pooler is part of its head
+    table |= dict(pooler=f"{head}.dense.weight", pooler_bias=f"{head}.dense.bias")
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Bert(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))
   # Old files contain position ids. Heads, and a pooler that is not requested, do not affect an embedding.
   heads = ("cls.", f"{root}pooler.", *((f"{head}.",) if head else ()))

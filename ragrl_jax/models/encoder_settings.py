@@ -43,23 +43,20 @@ class EncoderSettings(Checked):
   lower_case: bool = False
 
 
+INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 # Settings by family. A family is named by all words of its key. Sources: the models' cards; for E5's 256 tokens and
 # DPR's CLS state, Search-R1's retrieval server and FlashRAG. GTE's three BERT models have no prefixes.
 PRESETS = {
   "e5": EncoderSettings("mean", True, "query: ", "passage: ", 256),
+  "e5-instruct": EncoderSettings("mean", True, f"{INSTRUCTION} ", "", 512),
   "bge": EncoderSettings("cls", True, "Represent this sentence for searching relevant passages: ", "", 512),
   "bge-zh": EncoderSettings("cls", True, "为这个句子生成表示以用于检索相关文章：", "", 512),
+  "bge-m3": EncoderSettings("cls", True, "", "", 8192),
   "gte": EncoderSettings("mean", True, "", "", 512),
   "minilm": EncoderSettings("mean", True, "", "", 256, " "),
   # transformers calls the first token's state DPR's pooler output: its towers have no tanh layer.
   "dpr": EncoderSettings("cls", False, "", "", 256, " [SEP] "),
-  "qwen3-embedding": EncoderSettings(
-    "last",
-    True,
-    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
-    "",
-    8192,
-  ),
+  "qwen3-embedding": EncoderSettings("last", True, INSTRUCTION, "", 8192),
 }
 FIELDS = tuple(field.name for field in dataclasses.fields(EncoderSettings))
 MODES = {

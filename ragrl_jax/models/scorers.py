@@ -1,9 +1,10 @@
 """Scores of (query, passage) pairs, for reranking: a cross-encoder, and late interaction.
 
-A cross-encoder encodes both texts together. Its score is the logit of BertForSequenceClassification with one label
-(such as cross-encoder/ms-marco-MiniLM-L-6-v2). Late interaction encodes them separately, with a vector of length 1 per
-token. Its score is the sum, over the query's tokens, of the best inner product with a token of the passage. Source:
-ColBERT (arXiv 2004.12832) sec. 3; the files are those of ColBERTv2 (arXiv 2112.01488).
+A cross-encoder encodes both texts together. Its score is the logit of a BertForSequenceClassification (as
+cross-encoder/ms-marco-MiniLM-L-6-v2) or XLMRobertaForSequenceClassification (BAAI/bge-reranker-v2-m3) with one label.
+Late interaction encodes them separately, with a vector of length 1 per token. Its score is the sum, over the query's
+tokens, of the best inner product with a token of the passage. Source: ColBERT (arXiv 2004.12832) sec. 3; the files are
+those of ColBERTv2 (arXiv 2112.01488).
 """
 
 import functools
@@ -47,8 +48,9 @@ class CrossEncoder:
     """Use `load_scorer`."""
     model, shape = bert.load_bert(folder, pooler=True, dtype=dtype, head="classifier")
     files = tensors.TensorFolder(folder)
-    weight = jnp.asarray(files.open("classifier.weight", (1, shape.d_model)), dtype)
-    bias = jnp.asarray(files.open("classifier.bias", (1,)), dtype)
+    head = "classifier.out_proj" if shape.first_position else "classifier"  # RoBERTa's and BERT's
+    weight = jnp.asarray(files.open(f"{head}.weight", (1, shape.d_model)), dtype)
+    bias = jnp.asarray(files.open(f"{head}.bias", (1,)), dtype)
     self._tokenizer, self._join = encoder.tokenizer_of(folder, shape.vocab_size), title_separator
     self._most = most = min(max_tokens, shape.max_position)
     self._tokenizer.no_padding()

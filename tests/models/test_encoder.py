@@ -41,6 +41,16 @@ def test_transformers_states(folder, pooling):
   np.testing.assert_allclose(got, golden[pooling], atol=1e-5)
 
 
+def test_robertas_positions_begin_behind_the_padding(folder, mean, tmp_path):
+  config = hf_folders.BERT | dict(model_type="xlm-roberta", max_position_embeddings=34, pad_token_id=1)
+  name, unused = "embeddings.position_embeddings.weight", np.full((2, 16), 9.0, np.float32)
+  rows = np.concatenate([unused, hf_folders.tensor(name, (32, 16))])
+  path = folder_of(tmp_path, config, hf_folders.bert_shapes(config), **{name: rows})
+  made = encoder.load_encoder(path, settings=mean._settings)
+  np.testing.assert_allclose(made.queries(["a b", "the rhine"]), mean.queries(["a b", "the rhine"]), atol=1e-6)
+  assert bert.load_bert(path, pooler=False)[1].max_position == 32
+
+
 @pytest.mark.slow  # reads a real model of 90 MB and compiles six layers
 def test_the_real_minilm():
   golden = GOLDEN["minilm"]
@@ -134,7 +144,7 @@ def test_an_instruction_of_ones_own_is_put_before_queries_and_kept(folder, mean)
 def test_folders_without_an_encoder_are_refused(folder, tmp_path):
   shapes = hf_folders.bert_shapes(hf_folders.BERT)
   for name, config, changed, says in (
-    ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is not a BERT"),
+    ("mpnet", hf_folders.BERT | dict(model_type="mpnet"), {}, "model_type 'mpnet' is not a BERT"),
     ("relu", hf_folders.BERT | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
     ("short", hf_folders.BERT, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
     ("more", hf_folders.BERT, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),

@@ -80,7 +80,8 @@ def test_a_file_names_the_family_before_the_folder_does(tmp_path):
   ("e5-base-v2", "bert", ("mean", True, "query: ", "passage: ", 256)),
   ("bge-large-en-v1.5", "bert", ("cls", True, INSTRUCTION)), ("gte-base", "bert", ("mean", True)),
   ("Qwen3-Embedding-0.6B", "qwen3", ("last", True, TASK, "", 8192)),
-  ("All-MiniLM-L6", "bert", ("mean", True, "", "", 256, " ")),
+  ("multilingual-e5-large-instruct", "xlm-roberta", ("mean", True, f"{TASK} ", "", 512)),
+  ("bge-m3", "xlm-roberta", ("cls", True, "", "", 8192)), ("All-MiniLM-L6", "bert", ("mean", True, "", "", 256, " ")),
   ("question-encoder", "dpr", ("cls", False, "", "", 256, " [SEP] ")),  # the architecture says it
 ])  # fmt: skip
 def test_without_modules_a_family_gives_all_settings(name, kind, want, tmp_path):

@@ -46,7 +46,9 @@ def test_random_berts(seed, pooling, tmp_path):
   sizes = SMALL | dict(hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads)
   sizes |= dict(intermediate_size=int(draw.choice([20, 32])), max_position_embeddings=int(draw.choice([40, 128])))
   sizes |= dict(layer_norm_eps=float(draw.choice([1e-12, 1e-6])))
-  model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+  kind = "XLMRoberta" if seed % 2 else "Bert"
+  config = getattr(transformers, f"{kind}Config")
+  model = getattr(transformers, f"{kind}Model")(config(**sizes)).eval()
   model.save_pretrained(tmp_path)
   hf_folders.with_minilms_tokenizer(tmp_path)
   tokens = batch(tmp_path, SENTENCES, max_length=32)

@@ -20,12 +20,12 @@ TEXTS = (
 )  # fmt: skip
 
 
-def config(seed):
+def config(seed, kind="Bert"):
   draw = np.random.default_rng(seed)
   heads = int(draw.choice([1, 2, 4]))
   sizes = dict(vocab_size=30522, hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads)
   more = dict(intermediate_size=24, max_position_embeddings=128, initializer_range=0.3, num_labels=1)
-  return transformers.BertConfig(**sizes, **more)
+  return getattr(transformers, f"{kind}Config")(**sizes, **more)
 
 
 def with_tokenizer(path):
@@ -35,7 +35,8 @@ def with_tokenizer(path):
 @pytest.mark.parametrize("seed", range(6))
 def test_cross_encoders(seed, tmp_path):
   torch.manual_seed(seed)
-  model = transformers.BertForSequenceClassification(config(seed)).eval()
+  kind = "XLMRoberta" if seed % 2 else "Bert"
+  model = getattr(transformers, f"{kind}ForSequenceClassification")(config(seed, kind)).eval()
   model.save_pretrained(tmp_path)
   tokenizer = with_tokenizer(tmp_path)
   how = dict(padding=True, truncation=True, max_length=64, return_tensors="pt")
