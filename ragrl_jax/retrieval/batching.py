@@ -90,9 +90,13 @@ class Batcher:
     while self._idle and (parts := self._next()):
       self._idle -= 1
       if self._unstarted:  # start one more thread, until all workers exist
+        loop = asyncio.get_running_loop()
+        try:
+          threading.Thread(target=self._run, args=(loop,), name="batches", daemon=True).start()
+        except RuntimeError as error:  # a container's limit of processes: only these requests fail
+          loop.call_soon(self._done, parts, [error] * len(parts), 0.0)
+          continue
         self._unstarted -= 1
-        arguments = (asyncio.get_running_loop(),)
-        threading.Thread(target=self._run, args=arguments, name="batches", daemon=True).start()
       self._batches.put(parts)
 
   def _next(self) -> list[_Part]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import httpx
 import numpy as np
@@ -186,6 +187,9 @@ def test_a_refused_client_hears_when_half_of_the_queue_will_be_done():
       return texts
 
     queue = batching.Batcher(work, lambda result, option: result, workers=1, batch=10, waiting=1000)
+    with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+      with pytest.raises(RuntimeError, match="can't start"):
+        await queue.submit(["a"], 1, None)
     assert await queue.submit(["a"] * 10, 1, None) == ["a"] * 10  # 20 ms a text
     held = queue.submit(["a"], "held", None)
     await asyncio.sleep(0.05)
