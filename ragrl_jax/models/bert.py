@@ -48,7 +48,7 @@ class BertConfig:
 
   Attributes:
     max_position: the longest text, in tokens.
-    first_position: the first token's. RoBERTa's is behind the padding token's id, and those before it are not used.
+    first_position: the first token's; RoBERTa's is behind the padding token's id.
   """
 
   vocab_size: int
@@ -158,8 +158,12 @@ class Bert(nnx.Module):
     """
     c = self.config
     kinds = self.types[:1][None] if types is None else self.types[...][types]
-    places = self.places[c.first_position : c.first_position + tokens.shape[1]]
-    x = self.words[...][tokens] + places[None] + kinds
+    if c.first_position:  # RoBERTa's padding token is not counted, also where a text names it
+      counted = (tokens != c.first_position - 1).astype(jnp.int32)
+      places = self.places[...][jnp.cumsum(counted, axis=1) * counted + c.first_position - 1]
+    else:
+      places = self.places[: tokens.shape[1]][None]
+    x = self.words[...][tokens] + places + kinds
     x = layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
     segment_ids = mask.astype(jnp.int32)
     graphdef, stacked = nnx.split(self.layers)

@@ -60,6 +60,18 @@ def test_random_berts(seed, pooling, tmp_path):
   np.testing.assert_allclose(made.queries(SENTENCES), want[pooling].numpy(), atol=1e-4)
 
 
+def test_robertas_padding_token_inside_of_a_text(tmp_path):
+  torch.manual_seed(0)
+  sizes = SMALL | dict(vocab_size=9, hidden_size=16, num_attention_heads=2, max_position_embeddings=16, pad_token_id=1)
+  model = transformers.XLMRobertaModel(transformers.XLMRobertaConfig(**sizes)).eval()
+  model.save_pretrained(tmp_path)
+  hf_folders.give_words(tmp_path, "[CLS] [PAD] [SEP] [UNK] [MASK] a b c d".split())
+  made = encoder.load_encoder(tmp_path, settings=dict(pooling="cls", normalize=False))
+  with torch.no_grad():
+    want = model(torch.tensor([[0, 5, 1, 6, 2]])).last_hidden_state[:, 0].numpy()
+  np.testing.assert_allclose(made.queries(["a [PAD] b"]), want, atol=1e-4)
+
+
 def test_dpr_towers(tmp_path):
   made, sizes = {}, SMALL | dict(hidden_size=16, num_attention_heads=2, max_position_embeddings=64)
   towers = {"dpr-question": transformers.DPRQuestionEncoder, "dpr-passage": transformers.DPRContextEncoder}
