@@ -69,7 +69,8 @@ def get_config(variant: str = ""):
     config.critic.warmup_steps = 2
   config.learner.update(micro_rows=4 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
   config.evaluate.update(every=10 if gpu else 20, examples=400 if gpu else 100)
-  config.checkpoint.every, config.steps = 50 if gpu else 2, 80  # on two cores a step takes minutes
+  config.checkpoint.update(every=50 if gpu else 2, keep=2)  # on two cores a step takes minutes
+  config.steps = 80
   if name == "when_to_search" and free("stage_two_from"):
     config.switches.stage_two_from = round(0.6 * config.steps) + 1  # the paper's share; set it with config.steps
   if sft:

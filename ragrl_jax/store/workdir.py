@@ -5,6 +5,7 @@ import contextlib
 import json
 import pathlib
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -152,7 +153,19 @@ class Run:
       changes.write(self.workdir, self._config, self._objective)
       jsonl.write_text(self.workdir / changes.CONTENTS, json.dumps(self.contents, indent=1))
       versions.record(self.workdir, self.restored)
+      self._say_little_room(sum(x.nbytes for x in jax.tree.leaves(state)))
     return state, host
+
+  def _say_little_room(self, size: int) -> None:
+    """Says so if the disk has no room for all checkpoints that will be kept; `size` of each, in bytes."""
+    keep, every = self._config.checkpoint.keep, self._config.checkpoint.every
+    there, coming = len(self.checkpoints.steps()), -(-self._config.steps // every) - (self.restored or 0) // every
+    more = min(keep + 1, there + coming) - there  # the oldest is deleted when the newest is written
+    if size * more > (free := shutil.disk_usage(self.workdir).free):
+      self._say(
+        f"{self.workdir} will hold {more} more checkpoints of {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: "
+        f"make room, or lower config.checkpoint.keep ({keep})."
+      )
 
   def rewind(self, step: int, state: Any, why: str) -> tuple[Any, dict[str, Any]]:
     """(state, host part) of an older checkpoint, which becomes the newest: those after it are deleted. Says why.

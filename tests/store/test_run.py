@@ -227,6 +227,18 @@ def test_the_initial_state_is_freed_before_a_checkpoint_is_read(old):
   assert given["x"].is_deleted() and state["x"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("keep, more", [(13, 4), (2, 2), (1, 1)])  # 5 is there; 6, 8, 10 and 11 come
+def test_a_disk_without_room_for_the_checkpoints_is_said_at_the_start(old, tmp_path, keep, more):
+  shutil.copytree(old, tmp_path / "run")
+  config = settings_of(steps=11, checkpoint__every=2, checkpoint__keep=keep)
+  for free, says in ((12 * more, False), (12 * more - 1, True)):  # a state has 12 bytes
+    said, usage = [], mock.Mock(free=free)
+    with mock.patch.object(shutil, "disk_usage", return_value=usage):
+      with workdir.opened(tmp_path / "run", config, say=said.append) as made:
+        made.restore(jax.tree.map(jnp.copy, STATE))
+    assert any(f"{more} more checkpoints" in line for line in said) == says, (free, said)
+
+
 def test_a_run_returns_to_an_older_checkpoint_which_becomes_the_newest(tmp_path):
   said = []
   with workdir.opened(tmp_path, settings_of(checkpoint__keep=3), say=said.append) as made:
