@@ -115,8 +115,7 @@ class Encoder:
 
   @property
   def settings(self) -> Mapping[str, Any]:
-    """The settings, hashes of weights and tokenizers ("tokens", older indexes lack it), and `encoder_settings.EOS` if
-    it is put behind a text, as JSON values."""
+    """The settings, a hash of the weights, `encoder_settings.TOKENS`, and `EOS` if it is put behind a text; as JSON."""
     return {**dataclasses.asdict(self._settings), **self._mark}
 
   def encode(self, tokens: jax.Array, mask: jax.Array, kind: str = "query") -> jax.Array:
@@ -228,7 +227,7 @@ def load_encoder(
     text.no_padding()
     text.enable_truncation(resolved.max_tokens)
   seen = [[sorted(text.get_vocab(with_added_tokens=False).items()), text.encode(PROBE).ids] for text in texts]
-  mark = dict(weights="+".join(dict.fromkeys(marks)), tokens=disk_cache.key(*seen)[:16])
+  mark = {"weights": "+".join(dict.fromkeys(marks)), encoder_settings.TOKENS: disk_cache.key(*seen)[:16]}
   return Encoder(
     dict(zip(TOWERS, models)),
     dict(zip(TOWERS, texts)),

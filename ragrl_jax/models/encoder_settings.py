@@ -65,6 +65,7 @@ MODES = {
 }
 MODULES, TRANSFORMER, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 TOKENIZER = "tokenizer_config.json"
+TOKENS = "tokens"  # in an index: a hash of the tokenizers; older indexes lack it
 EOS = "eos"  # in an index: EOS is put behind a text, as tokenizer_config.json alone asks; older indexes lack it
 
 Sourced = tuple[Any, str]  # (a value, where it is from)
@@ -130,7 +131,7 @@ def _given(chosen: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 def stored(settings: Mapping[str, Any]) -> EncoderSettings:
   """The settings that an index stores; what identifies model and tokenizer is left out."""
-  return EncoderSettings(**_given({k: v for k, v in settings.items() if k not in ("weights", "tokens", EOS)}))
+  return EncoderSettings(**_given({k: v for k, v in settings.items() if k not in ("weights", TOKENS, EOS)}))
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ragrl_jax.models.encoder_settings import TOKENS
 from ragrl_jax.retrieval import api, build, corpus, dense, documents, encoders, outage
 from ragrl_jax.store import addresses
 from ragrl_jax.structs import Passage
@@ -165,7 +166,7 @@ def open_database(
   description |= dict(metric=fields.metric, type=fields.type, rows=rows, checksum=contents)
   if encoder is not None:
     # Resumed runs compare it, and those of older versions know no hash of the tokenizer. `reload` has compared that.
-    description["encoder"] = {name: value for name, value in encoder.settings.items() if name != "tokens"}
+    description["encoder"] = {name: value for name, value in encoder.settings.items() if name != TOKENS}
   calls = outage.Calls(database.shown, lambda: _answers(database), timeout_s=timeout_s, **patience)
   return DatabaseRetriever(database, fields, description, calls=calls, encoder=encoder, model=model, dispatch=dispatch)
 
