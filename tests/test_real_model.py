@@ -119,6 +119,16 @@ def test_both_stages_of_when_to_search_are_played():
   assert recipe.cut_short(config.steps) == {} and recipe.cut_short(config.switches.stage_two_from - 1)
 
 
+def test_the_minutes_left_follow_the_steps_the_questions_and_the_system():
+  def minutes(*flags):
+    with mock.patch.object(sys, "argv", [str(RUN), "--no-gpu", "--workdir=nowhere", *flags]):
+      return run_lib.left(run_lib.stages(run_lib.arguments()), False)
+
+  hour = minutes()
+  assert 50 < hour < 60 and minutes("--steps=28") > hour + 30 and minutes("--questions=300") > hour + 13
+  assert minutes("--system=veritas") > hour + 90
+
+
 def test_the_page_prints_the_commands_as_they_are_run():
   """docs/first_real_run.md has each command of the hour's run, in its order."""
   listed = printed(sys.executable, RUN, "--list", "--no-gpu", env=os.environ | dict(RAGRL_DATA=str(ROOT / "nowhere")))

@@ -4,7 +4,8 @@ Each stage is one command, printed as it starts; --list prints all of them. A st
 a killed one goes on where it stopped, so the same command can be given as often as needed. One whose stages differ from
 those that have ended is refused. The stages are: a language model from the package index; questions of a public set;
 demonstrations without a model; fine-tuning; reinforcement learning; and the evaluation on questions of articles that
-training never saw, untrained, before and after, greedy and sampled. On two idle cores they are planned for an hour.
+training never saw, untrained, before and after, greedy and sampled. On two idle cores they are planned for an hour,
+those of VERITAS (PPO with a critic) and When to Search (dynamic sampling) for two and a half.
 --gpu, chosen if JAX has one, takes larger steps.
 
 Questions: --data ROWS, else SQuAD of the folder that RAGRL_DATA names (or ../shared/data), else SQuAD from its hub.
@@ -31,21 +32,27 @@ HUB = "hf:rajpurkar/squad/plain_text/train~8000"
 VARIANTS = dict(when_to_search=",exact,ngrams")
 FLAGS = dict(veritas=["--config.judge.kind=lexical"])
 STEPS, QUESTIONS = 14, 150  # of an hour's run on two cores
-# Minutes of the long stages on two idle cores, and on a GPU; all others take seconds.
+# Minutes of the long stages on two idle cores, and on a GPU, with STEPS and QUESTIONS; all others take seconds.
 MINUTES = {"fine-tune": (11.0, 1.0), "reinforcement learning": (30.5, 4.0), "evaluate": (2.2, 0.4)}
+# A step on two cores over one of ARENA: PPO has a critic and a prompt for each episode; DAPO draws up to four times.
+SLOWER = dict(veritas=4.0, when_to_search=4.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """One command. `done` is a file that exists once it has ended; it holds the command, and the seconds that it took."""
+  """One command. `done` is a file that exists once it has ended; it holds the command, and the seconds that it took.
+
+  `size` is its length, as a multiple of that in MINUTES.
+  """
 
   name: str
   command: list[str]
   done: pathlib.Path
+  size: float = 1.0
 
   def minutes(self, gpu: bool) -> float:
     """What the stage is expected to take."""
-    return next((both[gpu] for name, both in MINUTES.items() if self.name.startswith(name)), 0.2)
+    return next((self.size * both[gpu] for name, both in MINUTES.items() if self.name.startswith(name)), 0.2)
 
   def ended(self) -> str | None:
     """The command that ended, as `line` prints it; None if none did, or if its file does not say which."""
@@ -145,8 +152,8 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   """All commands, in order. Systems and seeds share model, questions and index."""
   shared, out = given.workdir, given.workdir / given.system / f"seed_{given.seed}"
   model, questions = given.model or str(shared / "model"), shared / "questions"
-  built = lambda name, folder, *command: Stage(
-    name, [*map(str, command)], folder / "done" / f"{name.replace(' ', '_')}.json"
+  built = lambda name, folder, *command, size=1.0: Stage(
+    name, [*map(str, command)], folder / "done" / f"{name.replace(' ', '_')}.json", size
   )
   config = f"small:{given.system}" + ",gpu" * given.gpu + VARIANTS.get(given.system, "")
   common = [f"--config.seed={given.seed}", *FLAGS.get(given.system, [])]
@@ -189,12 +196,14 @@ def stages(given: argparse.Namespace) -> list[Stage]:
     rl = (*rl, f"--config.data.hard={questions}/hard.jsonl.gz")
   if given.system == "when_to_search" and given.steps:  # its second stage begins after 60 % of the steps
     steps.append(f"--config.switches.stage_two_from={round(0.6 * given.steps) + 1}")
-  plan.append(built("reinforcement learning", out, *rl, *common, *steps, *given.flags))
+  size = 1.0 if given.gpu else given.steps / STEPS * SLOWER.get(given.system, 1.0)
+  plan.append(built("reinforcement learning", out, *rl, *common, *steps, *given.flags, size=size))
   for name, checkpoint in (("untrained", model), ("sft", out / "sft/model"), ("rl", out / "rl")):
     for mode in ("greedy", "sampled"):
       play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", checkpoint, "--data", test, *most, *common)
       where = ("--out", out / "evaluations" / f"{name}_{mode}")
-      plan.append(built(f"evaluate {name} {mode}", out, *play, *where, *(["--sample"] if mode == "sampled" else [])))
+      where = (*where, "--sample") if mode == "sampled" else where
+      plan.append(built(f"evaluate {name} {mode}", out, *play, *where, size=(given.questions or QUESTIONS) / QUESTIONS))
   both = [arg for name in ("sft", "rl") for arg in ("--results", out / "evaluations" / f"{name}_greedy")]
   plan.append(built("compare", out, ragrl(), "compare", *both))
   plan.append(built("write the page", out, ragrl(), "report", "--workdir", out / "rl"))
