@@ -204,6 +204,9 @@ def load_bert(
   root = next((name for name in sorted(files.names()) if name.endswith(TABLE["words"])), TABLE["words"])
   root = root.removesuffix(TABLE["words"])  # "", "bert." or "question_encoder.bert_model."
   table = {name: root + tensor for name, tensor in TABLE.items()}
+  if root + "embeddings.LayerNorm.gamma" in files.names():  # the first BERTs, as bert-base-uncased
+    older = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    table = mapping.renamed(table, older)
   if pooler and f"{head}.dense.weight" in files.names():  # RoBERTa's pooler is part of its head
     table |= dict(pooler=f"{head}.dense.weight", pooler_bias=f"{head}.dense.bias")
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Bert(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))

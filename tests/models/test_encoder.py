@@ -41,6 +41,14 @@ def test_transformers_states(folder, pooling):
   np.testing.assert_allclose(got, golden[pooling], atol=1e-5)
 
 
+def test_norms_named_as_in_the_first_berts(mean, tmp_path):
+  shapes = hf_folders.bert_shapes(hf_folders.BERT)
+  older = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+  path = folder_of(tmp_path, hf_folders.BERT, {}, **{older(n): hf_folders.tensor(n, s) for n, s in shapes.items()})
+  made = encoder.load_encoder(path, settings=mean._settings)
+  np.testing.assert_array_equal(made.queries(["a b"]), mean.queries(["a b"]))
+
+
 def test_robertas_positions_begin_behind_the_padding(folder, mean, tmp_path):
   config = hf_folders.BERT | dict(model_type="xlm-roberta", max_position_embeddings=34, pad_token_id=1)
   name, unused = "embeddings.position_embeddings.weight", np.full((2, 16), 9.0, np.float32)
