@@ -109,7 +109,9 @@ def test_a_known_length_needs_no_new_program(mean):
   assert mean._run._cache_size() == before
 
 
-@pytest.mark.parametrize("kind", hf_folders.ENCODERS)
+@pytest.mark.parametrize("kind", [
+  "bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mpnet", "modernbert")),  # long to compile
+])  # fmt: skip
 def test_a_mesh_gives_the_same_vectors(kind, mean, tmp_path):
   config = hf_folders.ENCODERS[kind]
   path = folder_of(tmp_path, config, hf_folders.bert_shapes(config))
