@@ -96,6 +96,43 @@ def attend(
   return _blockwise(q, k, v, (seen, windows), block=block, sharded=mesh is not None)
 
 
+def plain(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+  """Softmax attention with all scores in memory, for encoders. Padding also attends, to what its mask lets it see.
+
+  Args:
+    q: [B, T, H, h].
+    k, v: [B, S, H, h].
+    mask: bool [B, T or 1, S], whether a token attends to another one.
+    bias: float32 [H, T, S], added to the scores; None: 0.
+  """
+  scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / q.shape[-1] ** 0.5
+  scores = jnp.where(mask[:, None], scores if bias is None else scores + bias[None], MASKED)
+  return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
+
+
+def near(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, reach: int) -> jax.Array:
+  """As `plain`, of each token to those of its text that are at most `reach` tokens away, on both sides.
+
+  A block of `reach` queries is computed at a time, with the keys of its own and of both neighbouring blocks. So memory
+  grows with T and not with T².
+
+  Args:
+    mask: bool [B, T], true on the text.
+  """
+  T, size = q.shape[1], max(reach, 1)
+  rest = -T % size
+  padded = lambda x, before: jnp.pad(x, ((0, 0), (before, before + rest), *((0, 0),) * (x.ndim - 2)))
+  queries, *others = padded(q, 0), *(padded(x, size) for x in (k, v, mask))
+  at = jnp.arange(3 * size)[None] - size - jnp.arange(size)[:, None]  # of each key, from each query
+
+  def block(i):
+    keys, values, text = (jax.lax.dynamic_slice_in_dim(x, i * size, 3 * size, 1) for x in others)
+    return plain(_cut(queries, i, size, 1), keys, values, text[:, None] & (abs(at) <= reach)[None])
+
+  out = jax.lax.map(block, jnp.arange((T + rest) // size))
+  return jnp.moveaxis(out, 0, 1).reshape(q.shape[0], T + rest, *q.shape[2:])[:, :T]
+
+
 def seen(
   q: jax.ShapeDtypeStruct, segment_ids: jax.Array, until: jax.Array | None = None, *, mesh: jax.sharding.Mesh | None
 ) -> jax.Array | None:

@@ -1,4 +1,4 @@
-"""The bidirectional encoder of BERT and RoBERTa, behind E5, BGE, MiniLM, Arctic Embed and both towers of DPR."""
+"""The bidirectional encoder of BERT, RoBERTa and MPNet, behind E5, BGE, MiniLM, Arctic Embed and both towers of DPR."""
 
 import dataclasses
 import functools
@@ -12,15 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ragrl_jax.models import attention, hf, mapping, matmul, tensors
+from ragrl_jax.models import attention, hf, layers, mapping, matmul, modernbert, t5, tensors
 
-ROBERTAS = ("roberta", "xlm-roberta")
-TABLE = {
-  "words": "embeddings.word_embeddings.weight",
-  "places": "embeddings.position_embeddings.weight",
-  "types": "embeddings.token_type_embeddings.weight",
-}
-for _name, _module in {
+ROBERTAS, MPNET = ("roberta", "xlm-roberta"), "mpnet"
+_MODULES = {
   "norm": "embeddings.LayerNorm",
   "pooler": "pooler.dense",
   "layers/q": "encoder.layer.{}.attention.self.query",
@@ -31,8 +26,9 @@ for _name, _module in {
   "layers/up": "encoder.layer.{}.intermediate.dense",
   "layers/down": "encoder.layer.{}.output.dense",
   "layers/mlp_norm": "encoder.layer.{}.output.LayerNorm",
-}.items():
-  TABLE |= {_name: f"{_module}.weight", f"{_name}_bias": f"{_module}.bias"}
+}
+_MPNETS = {f"layers/{name}": f"encoder.layer.{{}}.attention.attn.{name}" for name in "qkvo"}
+_MPNETS["layers/attention_norm"] = "encoder.layer.{}.attention.LayerNorm"
 
 # Settings that are read or refused below; those of the pooler are notes of the first BERTs.
 KNOWN = hf.HARMLESS | set(
@@ -40,6 +36,7 @@ KNOWN = hf.HARMLESS | set(
   "type_vocab_size layer_norm_eps position_embedding_type projection_dim is_decoder directionality tie_word_embeddings "
   "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type".split()
 )
+BUCKETS = dict(num_buckets=32, max_distance=128)  # MPNet's in transformers, whatever config.json says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +45,9 @@ class BertConfig:
 
   Attributes:
     max_position: the longest text, in tokens.
-    first_position: the first token's; RoBERTa's is behind the padding token's id.
+    num_types: number of token types; 0: there are none.
+    first_position: the first token's; RoBERTa's and MPNet's is behind the padding token's id.
+    relative: whether scores have a bias by distance, the same in all layers, as MPNet's.
   """
 
   vocab_size: int
@@ -60,6 +59,20 @@ class BertConfig:
   num_types: int
   norm_eps: float
   first_position: int = 0
+  relative: bool = False
+
+  classifier_pooling = "cls"  # what a classifier reads
+
+  @property
+  def table(self) -> mapping.Table:
+    """Our parameter → the name of its tensor, also of parameters that this model has not."""
+    table = {
+      "words": "embeddings.word_embeddings.weight",
+      "places": "embeddings.position_embeddings.weight",
+      "types": "embeddings.token_type_embeddings.weight",
+      "distances": "encoder.relative_attention_bias.weight",
+    }
+    return table | mapping.weights_and_biases(_MODULES | (_MPNETS if self.relative else {}))
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], where: str) -> "BertConfig":
@@ -69,12 +82,16 @@ class BertConfig:
       ValueError: another model, or an option that this encoder does not support.
     """
     size = functools.partial(hf.whole, values, where=where)
-    if (kind := hf.required(values, "model_type", where)) not in ("bert", "dpr", *ROBERTAS):
-      raise ValueError(f"{where}: model_type {kind!r} is not a BERT: it must be bert, dpr, {' or '.join(ROBERTAS)}.")
+    if (kind := hf.required(values, "model_type", where)) not in ("bert", "dpr", MPNET, *ROBERTAS):
+      raise ValueError(
+        f"{where}: model_type {kind!r} is not a BERT: it must be bert, dpr, mpnet, {' or '.join(ROBERTAS)}."
+      )
     hf.refuse(values, where, hidden_act=("gelu",), position_embedding_type=("absolute",), projection_dim=(0,))
     hf.refuse(values, where, is_decoder=(False,), directionality=("bidi",))
-    hf.refuse_unknown(values, where, KNOWN)
-    first = size("pad_token_id", default=1) + 1 if kind in ROBERTAS else 0
+    relative = kind == MPNET
+    hf.refuse(values, where, relative_attention_num_buckets=(BUCKETS["num_buckets"],))
+    hf.refuse_unknown(values, where, KNOWN | {"relative_attention_num_buckets"} if relative else KNOWN)
+    first = size("pad_token_id", default=1) + 1 if kind in ROBERTAS else 2 if relative else 0
     return cls(
       vocab_size=size("vocab_size"),
       d_model=size("hidden_size"),
@@ -82,19 +99,11 @@ class BertConfig:
       num_heads=size("num_attention_heads"),
       d_ff=size("intermediate_size"),
       max_position=size("max_position_embeddings") - first,
-      num_types=size("type_vocab_size", default=2),
+      num_types=0 if relative else size("type_vocab_size", default=2),
       norm_eps=hf.number(values, "layer_norm_eps", where, default=1e-12),
       first_position=first,
+      relative=relative,
     )
-
-
-def layer_norm(x: jax.Array, gain: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
-  """(x - mean) / sqrt(variance + eps) · gain + bias over the last axis; in float32, returned in x's dtype."""
-  wide = x.astype(jnp.float32)
-  wide = wide - wide.mean(axis=-1, keepdims=True)
-  wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
-  shape = (1,) * (x.ndim - 1) + gain.shape
-  return (wide * gain.astype(jnp.float32).reshape(shape) + bias.astype(jnp.float32).reshape(shape)).astype(x.dtype)
 
 
 class BertLayer(nnx.Module):
@@ -109,19 +118,21 @@ class BertLayer(nnx.Module):
     self.down, self.down_bias = zeros(c.d_ff, c.d_model), zeros(c.d_model)
     self.mlp_norm, self.mlp_norm_bias = zeros(c.d_model), zeros(c.d_model)
 
-  def __call__(self, x: jax.Array, segment_ids: jax.Array, c: BertConfig, mesh=None, plain=False) -> jax.Array:
+  def __call__(self, x, segment_ids: jax.Array, c: BertConfig, mesh=None, plain=False, bias=None) -> jax.Array:
     heads = (*x.shape[:2], c.num_heads, c.d_model // c.num_heads)
     q, k, v = (
       matmul.linear(x, w[...], b[...]).reshape(heads)
       for w, b in ((self.q, self.q_bias), (self.k, self.k_bias), (self.v, self.v_bias))
     )
-    attend = functools.partial(attention.attend, causal=False, mesh=mesh) if not plain else _attend_from_all
-    out = attend(q, k, v, segment_ids).reshape(x.shape)
-    x = x + matmul.linear(out, self.o[...], self.o_bias[...])
-    x = layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], c.norm_eps)
+    if plain or bias is not None:
+      out = attention.plain(q, k, v, (segment_ids != 0)[:, None], bias)
+    else:
+      out = attention.attend(q, k, v, segment_ids, causal=False, mesh=mesh)
+    x = x + matmul.linear(out.reshape(x.shape), self.o[...], self.o_bias[...])
+    x = layers.layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], c.norm_eps)
     up = jax.nn.gelu(matmul.linear(x, self.up[...], self.up_bias[...]), approximate=False)
     x = x + matmul.linear(up, self.down[...], self.down_bias[...])
-    return layer_norm(x, self.mlp_norm[...], self.mlp_norm_bias[...], c.norm_eps)
+    return layers.layer_norm(x, self.mlp_norm[...], self.mlp_norm_bias[...], c.norm_eps)
 
 
 class Bert(nnx.Module):
@@ -132,7 +143,10 @@ class Bert(nnx.Module):
     zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
     self.words = zeros(config.vocab_size, config.d_model)
     self.places = zeros(config.first_position + config.max_position, config.d_model)
-    self.types = zeros(config.num_types, config.d_model)
+    if config.num_types:
+      self.types = zeros(config.num_types, config.d_model)
+    if config.relative:
+      self.distances = zeros(BUCKETS["num_buckets"], config.num_heads)
     self.norm, self.norm_bias = zeros(config.d_model), zeros(config.d_model)
     if pooler:
       self.pooler, self.pooler_bias = zeros(config.d_model, config.d_model), zeros(config.d_model)
@@ -153,21 +167,25 @@ class Bert(nnx.Module):
       tokens: int [B, T]; T <= `max_position`.
       mask: [B, T], 1 on the text.
       mesh: shards the texts; None means one device of the default platform.
-      types: token types, int [B, T]: 1 on the second text of a pair. None: all are 0.
+      types: token types, int [B, T]: 1 on the second text of a pair. None: all are 0. Not read if there are none.
       plain: as in transformers, padding tokens also attend to the text. Otherwise attention gives them zeros.
     """
-    c = self.config
-    kinds = self.types[:1][None] if types is None else self.types[...][types]
-    if c.first_position:  # RoBERTa's padding token is not counted, also where a text names it
+    c, bias = self.config, None
+    if c.relative:
+      buckets = t5.buckets(tokens.shape[1], tokens.shape[1], bidirectional=True, **BUCKETS)
+      bias = self.distances[...].astype(jnp.float32)[buckets].transpose(2, 0, 1)
+    if c.first_position:  # the padding token is not counted, also where a text names it
       counted = (tokens != c.first_position - 1).astype(jnp.int32)
       places = self.places[...][jnp.cumsum(counted, axis=1) * counted + c.first_position - 1]
     else:
       places = self.places[: tokens.shape[1]][None]
-    x = self.words[...][tokens] + places + kinds
-    x = layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
+    x = self.words[...][tokens] + places
+    if c.num_types:
+      x = x + (self.types[:1][None] if types is None else self.types[...][types])
+    x = layers.layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
     segment_ids = mask.astype(jnp.int32)
     graphdef, stacked = nnx.split(self.layers)
-    block = lambda x, params: (nnx.merge(graphdef, params)(x, segment_ids, c, mesh, plain), None)
+    block = lambda x, params: (nnx.merge(graphdef, params)(x, segment_ids, c, mesh, plain, bias), None)
     return jax.lax.scan(block, x, stacked)[0]
 
   def pooled(self, first: jax.Array) -> jax.Array:
@@ -175,20 +193,13 @@ class Bert(nnx.Module):
     return jnp.tanh(matmul.linear(first, self.pooler[...].T, self.pooler_bias[...]))
 
 
-def _attend_from_all(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-  """Softmax attention [B, T, H, h] of every token, padding included, to the tokens whose mask [B, T] is not 0."""
-  scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / q.shape[-1] ** 0.5
-  scores = jnp.where((mask != 0)[:, None, None, :], scores, attention.MASKED)
-  return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
-
-
 def load_bert(
   path: str | os.PathLike, *, pooler: bool, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None, head: str = ""
-) -> tuple[Bert, BertConfig]:
-  """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR).
+) -> tuple[Bert | modernbert.ModernBert, BertConfig | modernbert.ModernBertConfig]:
+  """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR; or a ModernBERT).
 
   Args:
-    pooler: whether to load the pooler; if not, its weights may be missing.
+    pooler: whether to load the pooler; if not, its weights may be missing. ModernBERT's is part of its classifier.
     mesh: each of its devices holds the whole encoder. None means one device of the default platform.
     head: prefix, without its dot, of the names of tensors that the caller reads itself, such as "classifier"; "" for
       none.
@@ -198,18 +209,28 @@ def load_bert(
   """
   folder = pathlib.Path(path)
   where = folder / "config.json"
-  config = BertConfig.from_hf(hf.read_json(where), str(where))
+  values = hf.read_json(where)
+  modern = values.get("model_type") == modernbert.KIND
+  kind, model = (modernbert.ModernBertConfig, modernbert.ModernBert) if modern else (BertConfig, Bert)
+  config = kind.from_hf(values, str(where))
   files = tensors.TensorFolder(folder)
   mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
-  root = next((name for name in sorted(files.names()) if name.endswith(TABLE["words"])), TABLE["words"])
-  root = root.removesuffix(TABLE["words"])  # "", "bert." or "question_encoder.bert_model."
-  table = {name: root + tensor for name, tensor in TABLE.items()}
-  if pooler and f"{head}.dense.weight" in files.names():  # RoBERTa's pooler is part of its head
+  words = config.table["words"]
+  root = next((name for name in sorted(files.names()) if name.endswith(words)), words)
+  root = root.removesuffix(words)  # "", "bert.", "model." or "question_encoder.bert_model."
+  table = mapping.renamed(config.table, lambda name: root + name)
+  if root + "embeddings.LayerNorm.gamma" in files.names():  # the first BERTs, as bert-base-uncased
+    older = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    table = mapping.renamed(table, older)
+  if modern:
+    table |= modernbert.HEAD
+  elif pooler and f"{head}.dense.weight" in files.names():  # RoBERTa's pooler is part of its head
     table |= dict(pooler=f"{head}.dense.weight", pooler_bias=f"{head}.dense.bias")
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Bert(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: model(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))
   # Old files contain position ids. Heads, and a pooler that is not requested, do not affect an embedding.
-  heads = ("cls.", f"{root}pooler.", *((f"{head}.",) if head else ()))
+  heads = ("head.", "decoder.") if modern else ("cls.", "lm_head.", f"{root}pooler.")
+  heads += (f"{head}.",) if head else ()
   ignore = lambda name: name.endswith("position_ids") or name.startswith(heads)
-  mapping.refuse_surplus(files, table, abstract, ignore, "BERT")
+  mapping.refuse_surplus(files, table, abstract, ignore, "ModernBERT" if modern else "BERT")
   replicated = None if mesh is None else jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, replicated)), config

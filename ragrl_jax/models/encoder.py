@@ -14,7 +14,8 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.core.text.forms import well_formed
-from ragrl_jax.models import bert, encoder_settings, families, hf, tensors, weights
+from ragrl_jax.models import bert, encoder_settings, families, hf, modernbert, tensors, weights
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.encoder_settings import EncoderSettings
 from ragrl_jax.parallel import rules
 from ragrl_jax.prompting import declared
@@ -175,10 +176,10 @@ def vectors_of(
 ) -> jax.Array:
   """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T]; `mesh` as for `Bert.hidden`."""
   model = nnx.merge(graphdef, params)
-  if isinstance(model, bert.Bert):
-    states = model.hidden(tokens, mask, mesh)
-  else:
+  if isinstance(model, Decoder):
     states = model.hidden(tokens, segment_ids=mask)
+  else:
+    states = model.hidden(tokens, mask, mesh)
   vectors = pool(states, mask, settings.pooling)
   if settings.pooling == "pooler":
     vectors = model.pooled(vectors)
@@ -244,9 +245,11 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
   mark = tensors.TensorFolder(folder).fingerprint()
-  if values.get("model_type") in families.FAMILIES:
-    if settings.pooling == "pooler":
-      raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
+  decodes = values.get("model_type") in families.FAMILIES
+  if settings.pooling == "pooler" and (decodes or values.get("model_type") == modernbert.KIND):
+    kind, other = ("decoder", "last") if decodes else ("ModernBERT", "cls")
+    raise ValueError(f"{folder}: a {kind} has no pooler: use pooling={other!r} (encoder settings).")
+  if decodes:
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
   else:
     model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)

@@ -45,7 +45,7 @@ class EncoderSettings(Checked):
 
 INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 # Settings by family. A family is named by all words of its key. Sources: the models' cards; for E5's 256 tokens and
-# DPR's CLS state, Search-R1's retrieval server and FlashRAG. GTE's three BERT models have no prefixes.
+# DPR's CLS state, Search-R1's retrieval server and FlashRAG. GTE's models have no prefixes.
 PRESETS = {
   "e5": EncoderSettings("mean", True, "query: ", "passage: ", 256),
   "e5-instruct": EncoderSettings("mean", True, f"{INSTRUCTION} ", "", 512),
@@ -53,6 +53,8 @@ PRESETS = {
   "bge-zh": EncoderSettings("cls", True, "为这个句子生成表示以用于检索相关文章：", "", 512),
   "bge-m3": EncoderSettings("cls", True, "", "", 8192),
   "gte": EncoderSettings("mean", True, "", "", 512),
+  "gte-modernbert": EncoderSettings("cls", True, "", "", 8192),
+  "modernbert-embed": EncoderSettings("mean", True, "search_query: ", "search_document: ", 8192),
   "minilm": EncoderSettings("mean", True, "", "", 256, " "),
   # transformers calls the first token's state DPR's pooler output: its towers have no tanh layer.
   "dpr": EncoderSettings("cls", False, "", "", 256, " [SEP] "),

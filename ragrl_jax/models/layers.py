@@ -52,6 +52,14 @@ def _rms_norm_backward(eps, saved, gradients):
 _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 
+def layer_norm(x: jax.Array, gain: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:
+  """(x - mean) / sqrt(variance + eps) · gain (+ bias) over the last axis; in float32, returned in x's dtype."""
+  wide = x.astype(jnp.float32)
+  wide = wide - wide.mean(axis=-1, keepdims=True)
+  wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps) * _row(gain, x.ndim)
+  return (wide if bias is None else wide + _row(bias, x.ndim)).astype(x.dtype)
+
+
 def dots(a: jax.Array, b: jax.Array) -> jax.Array:
   """Sums of a · b over the last axis, in float32."""
   if alone := a.shape[0] == 1 and a.ndim > 2:

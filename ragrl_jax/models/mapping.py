@@ -21,6 +21,7 @@ from ragrl_jax.parallel import rules
 Table = Mapping[str, str | tuple[str, ...]]
 Rows = Mapping[str, np.ndarray]
 NONE: Rows = {}
+_PARTS = ("", "weight"), ("_bias", "bias")
 
 
 def named(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -48,6 +49,11 @@ def _stacked(table: Table, name: str) -> int:
 def renamed(table: Table, change: Callable[[str], str]) -> Table:
   """The table with changed names of tensors."""
   return {name: change(x) if isinstance(x, str) else tuple(map(change, x)) for name, x in table.items()}
+
+
+def weights_and_biases(modules: Mapping[str, str]) -> dict[str, str]:
+  """The table of linear layers and norms, from their names: `name` is a module's weight, `name`_bias its bias."""
+  return {name + end: f"{module}.{kind}" for name, module in modules.items() for end, kind in _PARTS}
 
 
 def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:

@@ -1,7 +1,8 @@
 """Scores of (query, passage) pairs, for reranking: a cross-encoder, and late interaction.
 
 A cross-encoder encodes both texts together. Its score is the logit of a BertForSequenceClassification (as
-cross-encoder/ms-marco-MiniLM-L-6-v2) or XLMRobertaForSequenceClassification (BAAI/bge-reranker-v2-m3) with one label.
+cross-encoder/ms-marco-MiniLM-L-6-v2), or of its kin for RoBERTa, XLM-RoBERTa (BAAI/bge-reranker-v2-m3), MPNet and
+ModernBERT (Alibaba-NLP/gte-reranker-modernbert-base), with one label.
 Late interaction encodes them separately, with a vector of length 1 per token. Its score is the sum, over the query's
 tokens, of the best inner product with a token of the passage. Source: ColBERT (arXiv 2004.12832) sec. 3; the files are
 those of ColBERTv2 (arXiv 2112.01488).
@@ -48,7 +49,8 @@ class CrossEncoder:
     """Use `load_scorer`."""
     model, shape = bert.load_bert(folder, pooler=True, dtype=dtype, head="classifier")
     files = tensors.TensorFolder(folder)
-    head = "classifier.out_proj" if shape.first_position else "classifier"  # RoBERTa's and BERT's
+    of_roberta = "classifier.out_proj.weight" in files.names()
+    head = "classifier.out_proj" if of_roberta else "classifier"
     weight = jnp.asarray(files.open(f"{head}.weight", (1, shape.d_model)), dtype)
     bias = jnp.asarray(files.open(f"{head}.bias", (1,)), dtype)
     self._tokenizer, self._join = encoder.tokenizer_of(folder, shape.vocab_size), title_separator
@@ -62,8 +64,8 @@ class CrossEncoder:
 
     def run(ids, mask, types):
       model = nnx.merge(graphdef, params)
-      first = model.pooled(model.hidden(ids, mask, types=types)[:, 0].astype(jnp.float32).astype(dtype))
-      return (first @ weight.T + bias[None]).astype(jnp.float32)[:, 0]
+      read = encoder.pool(model.hidden(ids, mask, types=types), mask, shape.classifier_pooling)
+      return (model.pooled(read.astype(dtype)) @ weight.T + bias[None]).astype(jnp.float32)[:, 0]
 
     self._run = _computed(run, batch, most)
 
@@ -91,6 +93,8 @@ class LateInteraction:
     where = folder / "artifact.metadata"
     settings = hf.read_json(where) if where.is_file() else {}
     model, shape = bert.load_bert(folder, pooler=False, dtype=dtype, head="linear")
+    if not isinstance(model, bert.Bert):
+      raise ValueError(f"{folder}: a ModernBERT: late interaction is only supported for a BERT with ColBERT's files.")
     files = tensors.TensorFolder(folder)
     dim = files.shape("linear.weight")[0] if "linear.weight" in files.names() else 0  # if it is missing, `open` raises
     weight = jnp.asarray(files.open("linear.weight", (dim, shape.d_model)), dtype)
@@ -169,8 +173,8 @@ def load_scorer(
   """A scorer from a Hugging Face folder.
 
   Args:
-    path: for "cross-encoder", the folder of a BERT with one label. For "late-interaction", that of a ColBERT: a BERT
-      with `linear.weight` and, optionally, artifact.metadata.
+    path: for "cross-encoder", the folder of a BERT (see `bert.load_bert`) with one label. For "late-interaction", that
+      of a ColBERT: a BERT with `linear.weight` and, optionally, artifact.metadata.
     max_tokens: longest pair that a cross-encoder reads, in tokens; the longer text of a longer pair is cut first.
     dtype: dtype of weights and matmuls; scores are float32.
     batch: number of pairs computed together; by default `encoder.usual_batch`.

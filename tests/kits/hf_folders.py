@@ -121,22 +121,47 @@ BERT = dict(
   model_type="bert", vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
   max_position_embeddings=32, type_vocab_size=2, layer_norm_eps=1e-12, hidden_act="gelu",
 )  # fmt: skip
+MPNET = {**BERT, "model_type": "mpnet", "type_vocab_size": None, "relative_attention_num_buckets": 32}
+MODERNBERT = dict(
+  model_type="modernbert", vocab_size=30, hidden_size=16, num_hidden_layers=4, num_attention_heads=4,
+  intermediate_size=24, max_position_embeddings=32, local_attention=6, global_attn_every_n_layers=2,
+  global_rope_theta=500.0, local_rope_theta=20.0, norm_eps=1e-5, pad_token_id=0,
+)  # fmt: skip
+ENCODERS = {"bert": BERT, "mpnet": MPNET, "modernbert": MODERNBERT}
+
+
+def modernbert_shapes(config, prefix=""):
+  """{name: shape} of a ModernBERT without biases."""
+  d, ff, layers = config["hidden_size"], config["intermediate_size"], range(config["num_hidden_layers"])
+  shapes = {"embeddings.tok_embeddings": (config["vocab_size"], d), "embeddings.norm": (d,), "final_norm": (d,)}
+  for i in layers:
+    inner = {"attn.Wqkv": (3 * d, d), "attn.Wo": (d, d), "mlp.Wi": (2 * ff, d), "mlp.Wo": (d, ff), "mlp_norm": (d,)}
+    shapes |= {f"layers.{i}.{name}": shape for name, shape in inner.items()}
+  shapes |= {f"layers.{i}.attn_norm": (d,) for i in layers[1:]}
+  return {f"{prefix}{name}.weight": shape for name, shape in shapes.items()}
 
 
 def bert_shapes(config, prefix=""):
-  """{name: shape} of a BERT encoder with its pooler."""
-  d, ff = config["hidden_size"], config["intermediate_size"]
+  """{name: shape} of a BERT encoder, or an MPNet, with its pooler; or of a ModernBERT."""
+  if config["model_type"] == "modernbert":
+    return modernbert_shapes(config, prefix)
+  d, ff, mpnet = config["hidden_size"], config["intermediate_size"], config["model_type"] == "mpnet"
   rows = dict(word="vocab_size", position="max_position_embeddings", token_type="type_vocab_size")
+  rows = {name: key for name, key in rows.items() if config[key]}
   shapes = {f"embeddings.{n}_embeddings.weight": (config[key], d) for n, key in rows.items()}
   pairs = {"pooler.dense": (d, d), "embeddings.LayerNorm": (d,)}
   for i in range(config["num_hidden_layers"]):
     layer = f"encoder.layer.{i}."
-    inner = dict.fromkeys([f"attention.{n}" for n in ("self.query", "self.key", "self.value", "output.dense")], (d, d))
+    names = ("self.query", "self.key", "self.value", "output.dense")
+    names = ("attn.q", "attn.k", "attn.v", "attn.o") if mpnet else names
+    inner = dict.fromkeys([f"attention.{n}" for n in names], (d, d))
     inner |= {"intermediate.dense": (ff, d), "output.dense": (d, ff)}
-    inner |= {f"{n}.LayerNorm": (d,) for n in ("attention.output", "output")}
+    inner |= {f"{n}.LayerNorm": (d,) for n in ("attention" if mpnet else "attention.output", "output")}
     pairs |= {layer + name: shape for name, shape in inner.items()}
   for name, shape in pairs.items():
     shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+  if mpnet:
+    shapes["encoder.relative_attention_bias.weight"] = (32, config["num_attention_heads"])
   return {prefix + name: shape for name, shape in shapes.items()}
 
 

@@ -33,12 +33,23 @@ def mean(folder):
   return encoder.load_encoder(folder, settings=settings, batch=4)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
-def test_transformers_states(folder, pooling):
-  golden = GOLDEN["bert"]
-  made = encoder.load_encoder(folder, settings=dict(pooling=pooling, normalize=False))
+@pytest.mark.parametrize("kind, pooling", [
+  *((kind, pooling) for kind in ("bert", "mpnet") for pooling in ("mean", "cls", "pooler")), ("modernbert", "mean"),
+])  # fmt: skip
+def test_transformers_states(kind, pooling, tmp_path):
+  golden, config = GOLDEN[kind], hf_folders.ENCODERS[kind]
+  path = folder_of(tmp_path, config, hf_folders.bert_shapes(config))
+  made = encoder.load_encoder(path, settings=dict(pooling=pooling, normalize=False))
   got = made.encode(jnp.asarray(golden["tokens"]), jnp.asarray(golden["mask"]))
   np.testing.assert_allclose(got, golden[pooling], atol=1e-5)
+
+
+def test_norms_named_as_in_the_first_berts(mean, tmp_path):
+  shapes = hf_folders.bert_shapes(hf_folders.BERT)
+  older = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+  path = folder_of(tmp_path, hf_folders.BERT, {}, **{older(n): hf_folders.tensor(n, s) for n, s in shapes.items()})
+  made = encoder.load_encoder(path, settings=mean._settings)
+  np.testing.assert_array_equal(made.queries(["a b"]), mean.queries(["a b"]))
 
 
 def test_robertas_positions_begin_behind_the_padding(folder, mean, tmp_path):
@@ -98,11 +109,21 @@ def test_a_known_length_needs_no_new_program(mean):
   assert mean._run._cache_size() == before
 
 
-def test_a_mesh_gives_the_same_vectors(folder, mean):
-  spread = encoder.load_encoder(folder, settings=mean._settings, batch=4, mesh=mesh_lib.make(jax.devices()))
-  texts = ["a b c", "the rhine", "c"]
-  np.testing.assert_allclose(spread.queries(texts), mean.queries(texts), atol=1e-5)
-  assert spread.settings == mean.settings
+@pytest.mark.parametrize("kind", [
+  "bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mpnet", "modernbert")),  # long to compile
+])  # fmt: skip
+def test_a_mesh_gives_the_same_vectors(kind, mean, tmp_path):
+  config = hf_folders.ENCODERS[kind]
+  path = folder_of(tmp_path, config, hf_folders.bert_shapes(config))
+  one, spread = (
+    encoder.load_encoder(path, settings=mean._settings, batch=4, mesh=mesh)
+    for mesh in (None, mesh_lib.make(jax.devices()))
+  )
+  texts = ["a b c", "the rhine flows through cologne who is in a b c", "c"]
+  np.testing.assert_allclose(spread.queries(texts), one.queries(texts), atol=1e-5)
+  assert spread.settings == one.settings
+  short = encoder.load_encoder(path, settings=mean._settings, batch=4, dtype="bfloat16").queries(texts)
+  np.testing.assert_allclose(short, one.queries(texts), atol=0.1)
 
 
 @pytest.mark.slow  # four small models
@@ -141,19 +162,31 @@ def test_an_instruction_of_ones_own_is_put_before_queries_and_kept(folder, mean)
   np.testing.assert_array_equal(own.embed_texts(["a"], "passage"), mean.embed_texts(["a"], "passage"))
 
 
-def test_folders_without_an_encoder_are_refused(folder, tmp_path):
-  shapes = hf_folders.bert_shapes(hf_folders.BERT)
+def test_folders_without_an_encoder_are_refused(tmp_path):
+  plain, modern = hf_folders.BERT, hf_folders.MODERNBERT
+  rope = dict(full_attention=dict(rope_type="linear", rope_theta=modern["global_rope_theta"], factor=2.0))
   for name, config, changed, says in (
-    ("mpnet", hf_folders.BERT | dict(model_type="mpnet"), {}, "model_type 'mpnet' is not a BERT"),
-    ("relu", hf_folders.BERT | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
-    ("short", hf_folders.BERT, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
-    ("more", hf_folders.BERT, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),
+    ("luke", plain | dict(model_type="luke"), {}, "model_type 'luke' is not a BERT"),
+    ("relu", plain | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
+    ("short", plain, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
+    ("more", plain, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),
     ("code", hf_folders.DECODERS["qwen3"] | dict(auto_map=dict(AutoModel="modeling.Model")), {}, "auto_map"),
+    ("few", hf_folders.MPNET | dict(relative_attention_num_buckets=16), {}, "relative_attention_num_buckets is 16"),
+    ("tanh", modern | dict(hidden_activation="tanh"), {}, "hidden_activation is 'tanh'"),
+    ("kinds", modern | dict(layer_types=["full_attention", "chunked_attention"]), {}, "layer_types has"),
+    ("eps", modern | dict(layer_norm_eps=1e-12), {}, "layer_norm_eps is 1e-12"),
+    ("null", modern | dict(local_rope_theta=None), {}, "no rope_theta"),
+    ("rope", modern | dict(rope_parameters=rope), {}, "rope_type 'linear'"),
+    ("scaling", modern | dict(rope_scaling=rope), {}, "rope_scaling is"),
+    ("odd", modern | dict(num_attention_heads=16), {}, "each head must have an even size"),
+    ("first", modern, {}, "a ModernBERT has no pooler"),
+    ("head", modern, {"classifier.weight": np.zeros((1, 16), np.float32)}, "classifier.weight has no place"),
   ):
+    shapes = hf_folders.bert_shapes(hf_folders.ENCODERS.get(config["model_type"], plain))
     wrong = folder_of(tmp_path / name, config, shapes, **changed)
-    pooling = "last" if name == "code" else "pooler"
+    pooling = "last" if name == "code" else "pooler" if "pooler" in says else "cls"
     refused(says, encoder.load_encoder, wrong, settings=dict(pooling=pooling, normalize=True))
-  bare = hf_folders.write(tmp_path / "bare", hf_folders.BERT, shapes)
+  bare = hf_folders.write(tmp_path / "bare", plain, hf_folders.bert_shapes(plain))
   refused("has no tokenizer", encoder.load_encoder, bare, settings="bge")
 
 

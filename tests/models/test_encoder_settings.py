@@ -79,6 +79,7 @@ def test_a_file_names_the_family_before_the_folder_does(tmp_path):
 @pytest.mark.parametrize("name, kind, want", [
   ("e5-base-v2", "bert", ("mean", True, "query: ", "passage: ", 256)),
   ("bge-large-en-v1.5", "bert", ("cls", True, INSTRUCTION)), ("gte-base", "bert", ("mean", True)),
+  ("gte-modernbert-base", "modernbert", ("cls", True, "", "", 8192)),
   ("Qwen3-Embedding-0.6B", "qwen3", ("last", True, TASK, "", 8192)),
   ("multilingual-e5-large-instruct", "xlm-roberta", ("mean", True, f"{TASK} ", "", 512)),
   ("bge-m3", "xlm-roberta", ("cls", True, "", "", 8192)), ("All-MiniLM-L6", "bert", ("mean", True, "", "", 256, " ")),

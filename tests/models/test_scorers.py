@@ -2,6 +2,7 @@
 
 import shutil
 
+import hf_folders
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,10 +67,12 @@ def test_late_interaction_by_hand(colbert):
   np.testing.assert_array_equal(np.concatenate([made.scores([pair]) for pair in PAIRS]), scores)
 
 
-def test_folders_with_mistakes(cross, colbert):
+def test_folders_with_mistakes(cross, colbert, tmp_path):
   refused("it must be one of cross-encoder, late-interaction", scorers.load_scorer, cross, "poly-encoder")
   refused("linear.weight has no place", scorers.load_scorer, colbert, "cross-encoder")
   refused("classifier.bias has no place", scorers.load_scorer, cross, "late-interaction")
+  modern = hf_folders.write(tmp_path, hf_folders.MODERNBERT, hf_folders.modernbert_shapes(hf_folders.MODERNBERT))
+  refused("a ModernBERT: late interaction is only supported", scorers.load_scorer, modern, "late-interaction")
 
 
 @pytest.mark.parametrize("text, message", [

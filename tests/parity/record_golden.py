@@ -41,19 +41,18 @@ def decoder(config, folder):
   return dict(tokens=tokens, logits=rounded(logits.detach()), gradients=gradients)
 
 
-def encoder(folder):
-  """Mean of the last hidden states, first state and pooler output of 2 rows, the second one padded."""
-  hf_folders.write(folder, hf_folders.BERT, hf_folders.bert_shapes(hf_folders.BERT))
+def encoder(config, folder):
+  """Mean of the last hidden states, first state and pooler output of 2 rows: one begins with id 0, one is padded."""
+  hf_folders.write(folder, config, hf_folders.bert_shapes(config))
   model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-  tokens, mask = [[2, 5, 7, 11, 13, 3], [2, 9, 4, 3, 0, 0]], [[1] * 6, [1] * 4 + [0] * 2]
+  tokens = [[(5 * t * t + 3 * t + r) % config["vocab_size"] for t in range(14)] for r in range(2)]
+  mask = [[1] * 14, [1] * 9 + [0] * 5]
   with torch.no_grad():
     out = model(torch.tensor(tokens), attention_mask=torch.tensor(mask))
   weights = torch.tensor(mask)[..., None].float()
   mean = (out.last_hidden_state * weights).sum(1) / weights.sum(1)
-  return dict(
-    tokens=tokens, mask=mask, mean=rounded(mean), cls=rounded(out.last_hidden_state[:, 0]),
-    pooler=rounded(out.pooler_output),
-  )  # fmt: skip
+  found = dict(tokens=tokens, mask=mask, mean=rounded(mean), cls=rounded(out.last_hidden_state[:, 0]))
+  return found | (dict(pooler=rounded(out.pooler_output)) if "pooler_output" in out else {})
 
 
 def t5(config, folder):
@@ -87,7 +86,8 @@ def main():
     found = dict(
       decoders={name: decoder(config, folder / name) for name, config in hf_folders.DECODERS.items()},
       t5s={name: t5(config, folder / name) for name, config in hf_folders.T5S.items()},
-      encoders=dict(bert=encoder(folder / "bert"), minilm=minilm()),
+      encoders={name: encoder(config, folder / name) for name, config in hf_folders.ENCODERS.items()}
+      | dict(minilm=minilm()),
     )
   versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
   for name, values in found.items():

@@ -24,7 +24,10 @@ def config(seed, kind="Bert"):
   draw = np.random.default_rng(seed)
   heads = int(draw.choice([1, 2, 4]))
   sizes = dict(vocab_size=30522, hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads)
-  more = dict(intermediate_size=24, max_position_embeddings=128, initializer_range=0.3, num_labels=1)
+  more = dict(intermediate_size=24, max_position_embeddings=130, initializer_range=0.3, num_labels=1)
+  if kind == "ModernBert":
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+    more |= ids | dict(local_attention=8, classifier_pooling=("cls", "mean")[seed // 4], classifier_bias=seed > 4)
   return getattr(transformers, f"{kind}Config")(**sizes, **more)
 
 
@@ -32,14 +35,15 @@ def with_tokenizer(path):
   return transformers.AutoTokenizer.from_pretrained(hf_folders.with_minilms_tokenizer(path))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_cross_encoders(seed, tmp_path):
   torch.manual_seed(seed)
-  kind = "XLMRoberta" if seed % 2 else "Bert"
+  kind = ("Bert", "XLMRoberta", "MPNet", "ModernBert")[seed % 4]
   model = getattr(transformers, f"{kind}ForSequenceClassification")(config(seed, kind)).eval()
   model.save_pretrained(tmp_path)
   tokenizer = with_tokenizer(tmp_path)
-  how = dict(padding=True, truncation=True, max_length=64, return_tensors="pt")
+  types = seed % 4 < 2  # the others have no token types
+  how = dict(padding=True, truncation=True, max_length=64, return_tensors="pt", return_token_type_ids=types)
   tokens = tokenizer([QUERY] * len(TEXTS), list(TEXTS), **how)
   with torch.no_grad():
     want = model(**tokens).logits[:, 0].numpy()
