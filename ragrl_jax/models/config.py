@@ -30,6 +30,8 @@ class DecoderConfig:
     max_position: the limit in config.json, in tokens; the decoder itself has no limit.
     eos_ids, bos_id: kept only for config.json; sampling uses the tokenizer's.
     window: tokens that a sliding layer attends to, the token itself included; None: no layer slides.
+    bidirectional: whether tokens also attend to later ones, in a sliding layer to window - 1 of them. Only an encoder
+      may be so.
     sliding: which layers slide, one bool per layer; empty: all, if there is a window.
     local_rope_theta: rope_theta of Gemma's sliding layers, which have no scaling; None: there are none.
     query_scale: scores are divided by its square root; None: head_dim.
@@ -62,6 +64,7 @@ class DecoderConfig:
   eos_ids: tuple[int, ...] = ()
   bos_id: int | None = None
   window: int | None = None
+  bidirectional: bool = False
   sliding: tuple[bool, ...] = ()
   local_rope_theta: float | None = None
   query_scale: float | None = None
@@ -225,7 +228,7 @@ class DecoderConfig:
     Raises:
       ValueError: a name that the config does not have, or sizes that do not fit each other.
     """
-    known = {f.name for f in dataclasses.fields(cls)} - {"vocab_size", "family"}
+    known = {f.name for f in dataclasses.fields(cls)} - {"vocab_size", "family", "bidirectional"}
     if unknown := sorted(set(shape) - known):
       raise ValueError(f"config.model.shape has {', '.join(unknown)}: it may have {', '.join(sorted(known))}.")
     traits = families.get(family, "config.model.shape.family")
@@ -242,13 +245,13 @@ class DecoderConfig:
     return cls(vocab_size=vocab_size, family=family, **{**implied, **shape})
 
   @classmethod
-  def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
-    """The config from the contents of a config.json.
+  def from_hf(cls, values: Mapping[str, Any], where: str = "config.json", *, embeds: bool = False) -> DecoderConfig:
+    """The config from the contents of a config.json; `embeds`: see `bidirectional`.
 
     Raises:
       ValueError: an architecture or option that this decoder does not support, or a missing setting.
     """
-    return cls(**families.read_config(values, where))
+    return cls(**families.read_config(values, where, embeds=embeds))
 
   def to_hf(self) -> dict[str, Any]:
     """The contents of a config.json."""

@@ -1,9 +1,13 @@
-"""Text encoder for dense retrieval: a BERT-type model (one or two towers) or a decoder, with pooling and prefixes."""
+"""Text encoder for dense retrieval: a BERT-type model (one or two towers) or a decoder, with pooling and prefixes.
+
+A decoder may be bidirectional, and Dense modules of sentence-transformers may follow the pooling, as in EmbeddingGemma.
+"""
 
 import dataclasses
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +18,8 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.core.text.forms import well_formed
-from ragrl_jax.models import bert, encoder_settings, families, hf, modernbert, tensors, weights
+from ragrl_jax.models import attention, bert, encoder_settings, families, hf, matmul, modernbert, tensors, weights
+from ragrl_jax.models.config import EVERYTHING
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.encoder_settings import EncoderSettings
 from ragrl_jax.parallel import rules
@@ -85,12 +90,26 @@ def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
   return states[:, 0]
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dense:
+  """A module that follows the pooling: W x + bias of vectors x, and its tanh or not; W is [out, in]."""
+
+  weight: jax.Array
+  bias: jax.Array | None
+  tanh: bool = dataclasses.field(metadata=dict(static=True))
+
+  def __call__(self, vectors: jax.Array) -> jax.Array:
+    out = matmul.linear(vectors, self.weight.T, self.bias)
+    return jnp.tanh(out) if self.tanh else out
+
+
 class Encoder:
   """A text encoder as retrieval needs it: `queries`, `passages`, `dim` and `settings`."""
 
   def __init__(
     self,
-    models: Mapping[str, nnx.Module],
+    models: Mapping[str, tuple[nnx.Module, Sequence[Dense]]],
     tokenizers: Mapping[str, Any],
     settings: EncoderSettings,
     *,
@@ -102,7 +121,7 @@ class Encoder:
     """Use `load_encoder`.
 
     Args:
-      models: the models for "query" and "passage": the same one twice, or two towers.
+      models: the models for "query" and "passage", and what follows their pooling: the same twice, or two towers.
       tokenizers: a `tokenizers.Tokenizer` for each of the two.
       mark: hashes of weights and tokenizers, and whether EOS is put behind a text; by these an index recognises its
         encoder.
@@ -111,7 +130,7 @@ class Encoder:
     """
     self.dim, self.batch, self._settings, self._mark, self._mesh = dim, batch, settings, mark, mesh
     self._tokenizers = tokenizers
-    self._split = {kind: nnx.split(model) for kind, model in models.items()}
+    self._split = {kind: (*nnx.split(model), tuple(dense)) for kind, (model, dense) in models.items()}
     self._run = jax.jit(functools.partial(vectors_of, settings, mesh=mesh), static_argnums=0)
 
   @property
@@ -121,8 +140,8 @@ class Encoder:
 
   def encode(self, tokens: jax.Array, mask: jax.Array, kind: str = "query") -> jax.Array:
     """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T] that is 1 on the text."""
-    graphdef, params = self._split[kind]
-    return self._run(graphdef, params, tokens, mask)
+    graphdef, params, dense = self._split[kind]
+    return self._run(graphdef, params, tokens, mask, dense)
 
   def embed_texts(self, texts: Sequence[str], kind: str) -> np.ndarray:
     """Vectors, float32 [n, D], in the order of the texts. The prefix of the kind is put before each text.
@@ -172,20 +191,43 @@ class Encoder:
 
 
 def vectors_of(
-  settings: EncoderSettings, graphdef, params, tokens: jax.Array, mask: jax.Array, mesh: jax.sharding.Mesh | None = None
+  settings: EncoderSettings,
+  graphdef,
+  params,
+  tokens: jax.Array,
+  mask: jax.Array,
+  dense: Sequence[Dense] = (),
+  mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
   """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T]; `mesh` as for `Bert.hidden`."""
   model = nnx.merge(graphdef, params)
-  if isinstance(model, Decoder):
+  if isinstance(model, Decoder) and model.config.bidirectional:
+    states = _both_ways(model, tokens, mask)
+  elif isinstance(model, Decoder):
     states = model.hidden(tokens, segment_ids=mask)
   else:
     states = model.hidden(tokens, mask, mesh)
   vectors = pool(states, mask, settings.pooling)
   if settings.pooling == "pooler":
     vectors = model.pooled(vectors)
+  for module in dense:
+    vectors = module(vectors)
   if settings.normalize:
     vectors = vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
   return vectors
+
+
+def _both_ways(model: Decoder, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+  """Hidden states [B, T, D] of a bidirectional decoder; a sliding layer looks window - 1 tokens to each side."""
+  c, T, segment_ids = model.config, tokens.shape[1], mask.astype(jnp.int32)
+  every = lambda q, k, v: attention.attend(q, k, v, segment_ids, causal=False, mesh=model.mesh)
+  of_layer = lambda layer, q, k, v, carry: (every(q, k, v), carry)
+  if min(c.windows) < T:  # else no text is longer than a window
+    of_heads = lambda x: jnp.repeat(x, c.num_heads // c.num_kv_heads, axis=2)
+    near = lambda q, k, v: attention.near(q, of_heads(k), of_heads(v), mask != 0, c.window - 1)
+    slides = jnp.array([window < EVERYTHING for window in c.windows])
+    of_layer = lambda layer, q, k, v, carry: (jax.lax.cond(slides[layer], near, every, q, k, v), carry)
+  return model.run(model.embed(tokens), attention.segment_positions(segment_ids), of_layer, ())[0]
 
 
 def load_encoder(
@@ -240,11 +282,11 @@ def load_encoder(
   )
 
 
-def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, Any, str, int, int]:
-  """(model, result of `_tokenizer`, hash of the weights, vector length, longest text in tokens)."""
+def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[tuple[nnx.Module, list[Dense]], Any, str, int, int]:
+  """((model, what follows the pooling), result of `_tokenizer`, hash of the weights, vector length, longest text)."""
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
-  mark = tensors.TensorFolder(folder).fingerprint()
+  marks = [tensors.TensorFolder(folder).fingerprint()]
   decodes = values.get("model_type") in families.FAMILIES
   if settings.pooling == "pooler" and (decodes or values.get("model_type") == modernbert.KIND):
     kind, other = ("decoder", "last") if decodes else ("ModernBERT", "cls")
@@ -253,7 +295,33 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
   else:
     model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
-  return model, _tokenizer(folder, shape.vocab_size), mark, shape.d_model, shape.max_position
+  dim, dense = shape.d_model, []
+  for kind, place in encoder_settings.modules(folder) if (folder / encoder_settings.MODULES).is_file() else ():
+    if kind == "Dense":
+      module, mark = _dense(place, dim, dtype, mesh)
+      dim = module.weight.shape[0]
+      dense.append(module)
+      marks.append(mark)
+  return (model, dense), _tokenizer(folder, shape.vocab_size), "-".join(marks), dim, shape.max_position
+
+
+def _dense(folder: pathlib.Path, dim: int, dtype, mesh) -> tuple[Dense, str]:
+  """(a Dense module for vectors of size `dim`, hash of its weights)."""
+  where, sentence = folder / "config.json", ("sentence_embedding",)
+  values = hf.read_json(where)
+  hf.refuse(values, str(where), in_features=(dim,), module_input_name=sentence, module_output_name=sentence)
+  known = "in_features out_features bias activation_function module_input_name module_output_name".split()
+  hf.refuse_unknown(values, str(where), known)
+  activation = values.get("activation_function", "Tanh")
+  if not re.fullmatch(r"(torch\.nn\.(modules\.\w+\.)?)?(Identity|Tanh)", str(activation)):
+    raise ValueError(f"{where}: activation_function is {activation!r}: only torch's Identity and Tanh are supported.")
+  files, out = tensors.TensorFolder(folder), hf.whole(values, "out_features", str(where))
+  shapes = {"linear.weight": (out, dim)} | ({"linear.bias": (out,)} if values.get("bias", True) else {})
+  if surplus := sorted(files.names() - shapes.keys()):
+    raise ValueError(f"{files.file(surplus[0])}: tensor {surplus[0]} has no place in a Dense module as {where} says.")
+  place = None if mesh is None else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  read = [jax.device_put(jnp.asarray(files.open(name, shape), dtype), place) for name, shape in shapes.items()]
+  return Dense(read[0], read[1] if len(read) > 1 else None, str(activation).endswith("Tanh")), files.fingerprint()
 
 
 def tokenizer_of(folder: pathlib.Path, rows: int):

@@ -186,10 +186,10 @@ def _declared(folder: pathlib.Path) -> dict[str, Sourced]:
       raise ValueError(f"{folder / where}: the longest text is {length!r}: it must be a number of tokens.")
     sources["max_tokens"] = min(int(length), MOST_TOKENS), where
   if (folder / MODULES).is_file():
-    modules = _modules(folder / MODULES)
-    sources["pooling"] = _pooling(folder / modules["Pooling"] / "config.json"), MODULES
+    found = modules(folder)
+    sources["pooling"] = _pooling(found[1][1] / "config.json"), MODULES
     cosine = sources.pop("similarity", ("", ""))[0] == "cosine"
-    sources["normalize"] = "Normalize" in modules or cosine, MODULES if not cosine else PROMPTS
+    sources["normalize"] = found[-1][0] == "Normalize" or cosine, MODULES if not cosine else PROMPTS
   sources.pop("similarity", None)
   return sources
 
@@ -200,21 +200,29 @@ def longest(folder: pathlib.Path) -> int | None:
   return int(length) if isinstance(length, int | float) and 1 <= length < 1e9 else None
 
 
-def _modules(path: pathlib.Path) -> dict[str, str]:
-  """The kind of each module → its folder."""
-  folders = {}
+def modules(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
+  """(kind, folder) of each module that modules.json lists: Transformer, Pooling, any number of Dense, Normalize or not.
+
+  Raises:
+    ValueError: other modules, or another order.
+  """
+  path, found = folder / MODULES, []
   for module in hf.read_json(path, list):
     if (
       not isinstance(module, dict) or not isinstance(module.get("type"), str) or not isinstance(module.get("path"), str)
     ):
       raise ValueError(f"{path}: each module must have a type and a path, and {module!r:.80} has not.")
     package, _, kind = module["type"].rpartition(".")
-    if not package.startswith("sentence_transformers") or kind not in ("Transformer", "Pooling", "Normalize"):
+    if not package.startswith("sentence_transformers") or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
       raise ValueError(f"{path}: the module {module['type']} is not supported.")
-    folders[kind] = module["path"]
-  if "Pooling" not in folders or folders.get("Transformer") != "":
-    raise ValueError(f"{path}: it must have a Pooling module, and a Transformer module whose path is '' ({folders}).")
-  return folders
+    found.append((kind, folder / module["path"]))
+  kinds = " ".join(kind for kind, _ in found)
+  if not re.fullmatch("Transformer Pooling( Dense)*( Normalize)?", kinds) or found[0][1] != folder:
+    raise ValueError(
+      f"{path} lists {kinds}: it must list a Transformer module whose path is '', a Pooling module, Dense modules or "
+      "none, and a Normalize module or none, in this order."
+    )
+  return found
 
 
 def _pooling(path: pathlib.Path) -> str:

@@ -176,8 +176,8 @@ def pattern(layers: int, every: int = PATTERN) -> tuple[bool, ...]:
   return tuple((number + 1) % every != 0 for number in range(layers))
 
 
-def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-  """The fields of a `DecoderConfig` in a config.json.
+def read_config(values: Mapping[str, Any], where: str, *, embeds: bool = False) -> dict[str, Any]:
+  """The fields of a `DecoderConfig` in a config.json; `embeds`: of a model that may attend to later tokens, too.
 
   Raises:
     ValueError: a family or option that the decoder does not support, or a missing setting.
@@ -190,7 +190,7 @@ def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     values, where, mlp_bias=(False,), use_sliding_window=(False,), **{family.activation_key: (family.activation,)}
   )
   hf.refuse(values, where, attn_logit_softcapping=(None,), final_logit_softcapping=(None,))
-  hf.refuse(values, where, use_bidirectional_attention=(False,), is_causal=(True,))
+  hf.refuse(values, where, use_bidirectional_attention=(False, True)[: 1 + embeds], is_causal=(True,))
   _refuse_unknown(values, family, where)
   if "Classification" in str(values.get("architectures")):
     raise ValueError(
@@ -322,6 +322,8 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
   found = dict(rope_theta=theta, rope_scaling=scaling, query_scale=None if query_scale == head_dim else query_scale)
   if any(slides):
     found |= dict(window=hf.whole(values, "sliding_window", where), sliding=slides, local_rope_theta=local)
+  if values.get("use_bidirectional_attention"):  # config.json counts both sides, as transformers reads and writes it
+    found |= dict(bidirectional=True, **(dict(window=found["window"] // 2 + 1) if any(slides) else {}))
   return found
 
 

@@ -18,7 +18,8 @@ from ragrl_jax.models import hf
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings, fields
 
-WEIGHTS = ("model.safetensors", "model*-of-*.safetensors", "adapter_model.safetensors")
+MODEL = ("model.safetensors", "model*-of-*.safetensors", "adapter_model.safetensors")
+WEIGHTS = (*MODEL, "?_*/model.safetensors")  # of sentence-transformers' Dense modules
 # "artifact.metadata" has ColBERT's settings; modules.json and the names after it say how an encoder makes a vector.
 FILES = tuple(
   "config.json generation_config.json adapter_config.json model.safetensors.index.json tokenizer.json "
@@ -187,7 +188,7 @@ def _announce(what: str, repo: str, info: Any, patterns: list[str], part: str) -
 
   size = {file.rfilename: file.size or 0 for file in info.siblings}
   chosen = lambda patterns: [name for name in size if any(fnmatch.fnmatchcase(name, one) for one in patterns)]
-  if part != "tokenizer" and not chosen(WEIGHTS):
+  if part != "tokenizer" and not chosen(MODEL):
     others = sorted(name for name in size if name.endswith((".bin", ".pt", ".pth", ".ckpt", ".h5", ".gguf")))
     raise ValueError(
       f"{what}: {repo} has no safetensors" + (f", only {', '.join(others[:3])}" if others else "") + ": pickles are "

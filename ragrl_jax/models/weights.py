@@ -20,8 +20,8 @@ from ragrl_jax.parallel import hosts, rules
 IN_TEXT = "model.language_model."  # begins the names of the text part's tensors beside an image encoder's
 
 
-def config_of(path: str | os.PathLike) -> DecoderConfig:
-  """The decoder config of a Hugging Face folder.
+def config_of(path: str | os.PathLike, *, embeds: bool = False) -> DecoderConfig:
+  """The decoder config of a Hugging Face folder; `embeds`: the model may be bidirectional.
 
   An unembedding in the folder that differs from the embedding is used, even if config.json calls the two tied.
 
@@ -41,7 +41,7 @@ def config_of(path: str | os.PathLike) -> DecoderConfig:
       f"use {inside}" if inside.is_dir() else f"`ragrl export --checkpoint {folder} --out FOLDER` writes its model"
     )
     raise ValueError(f"{folder} is a run's folder, not a model's: {there}.")
-  config = DecoderConfig.from_hf(values, str(where))
+  config = DecoderConfig.from_hf(values, str(where), embeds=embeds)
   stamps = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(folder.glob("model*.safetensors*")))
   if config.tied and stamps and _own_head(folder, stamps):
     return dataclasses.replace(config, tied=False)
@@ -81,7 +81,8 @@ def load_pretrained(
     dtype: dtype of the weights in memory, whatever the files' dtype is.
     mesh: shards the weights over it (`parallel/rules.py`); each device's part is read directly from disk.
     compute_dtype: dtype of the matmuls; `dtype` by default.
-    head: False leaves out the unembedding, for a decoder that embeds texts; its folder may lack the unembedding.
+    head: False leaves out the unembedding, for a decoder that embeds texts; its folder may lack the unembedding, and it
+      may be bidirectional.
 
   Raises:
     ValueError: an unknown architecture; a missing or surplus tensor, or one of another shape; a damaged file; heads
@@ -102,7 +103,7 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
   """(config, files, table of names, graphdef, abstract state), after all checks that need no weight."""
   folder = pathlib.Path(path)
   where = folder / "config.json"
-  config = config_of(folder)
+  config = config_of(folder, embeds=not head)
   if not head:
     config = dataclasses.replace(config, tied=True)
   files = tensors.TensorFolder(folder)

@@ -44,8 +44,8 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
 def of_folder(place: str, setting: str = "") -> str:
   """Digest of a model's folder or file: "WEIGHTS+REST"; "" if there is none. Its path does not matter.
 
-  WEIGHTS is `TensorFolder.fingerprint`, of adapters and model. REST is of the configs and the tokenizer,
-  or the commit of a name on the hub.
+  WEIGHTS is `TensorFolder.fingerprint`, of model, adapters and an encoder's Dense modules. REST is of the configs and
+  the tokenizer, or the commit of a name on the hub.
   """
   path = pathlib.Path(place)
   if hub.is_name(place):  # its folder has the files that were asked for so far
@@ -57,9 +57,11 @@ def of_folder(place: str, setting: str = "") -> str:
   if not path.is_dir():
     return ""
   weights = []
-  for names in (dict(stem="model", config="config.json"), dict(stem=lora.STEM, config=lora.CONFIG)):
-    if any(path.glob(f"{names['stem']}.safetensors*")):
-      weights.append(tensors.TensorFolder(path, **names).fingerprint())
+  of_model = dict(stem="model", config="config.json")
+  inside = [(dense.parent, of_model) for dense in sorted(path.glob("?_*/model.safetensors"))]  # of an encoder
+  for place_of, names in ((path, of_model), (path, dict(stem=lora.STEM, config=lora.CONFIG)), *inside):
+    if any(place_of.glob(f"{names['stem']}.safetensors*")):
+      weights.append(tensors.TensorFolder(place_of, **names).fingerprint())
   if hub.is_name(place):
     return f"{'-'.join(weights)}+{path.name}"
   digest = hashlib.sha256()

@@ -128,6 +128,7 @@ MODERNBERT = dict(
   global_rope_theta=500.0, local_rope_theta=20.0, norm_eps=1e-5, pad_token_id=0,
 )  # fmt: skip
 ENCODERS = {"bert": BERT, "mpnet": MPNET, "modernbert": MODERNBERT}
+ENCODERS["gemma3_text"] = DECODERS["gemma3_text"] | dict(vocab_size=30, use_bidirectional_attention=True)
 
 
 def modernbert_shapes(config, prefix=""):
@@ -225,6 +226,18 @@ def give_words(folder, words):
   (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
   (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast")))
   return folder
+
+
+def give_dense(folder, sizes):
+  """Gives a model folder modules.json: mean, a Dense module for each (in, out, bias), Normalize. A bias means tanh."""
+  kinds = ("Transformer", "Pooling", *["Dense"] * len(sizes), "Normalize")
+  place = lambda i, kind: dict(path=f"{i}_{kind}" if i else "", type=f"sentence_transformers.models.{kind}")
+  (folder / "modules.json").write_text(json.dumps([place(i, kind) for i, kind in enumerate(kinds)]))
+  write(folder / "1_Pooling", dict(pooling_mode_mean_tokens=True), {})
+  for i, (size, out, bias) in enumerate(sizes, 2):
+    activation = f"torch.nn.modules.{'activation.Tanh' if bias else 'linear.Identity'}"
+    config = dict(in_features=size, out_features=out, bias=bias, activation_function=activation)
+    write(folder / f"{i}_Dense", config, {"linear.weight": (out, size)} | ({"linear.bias": (out,)} if bias else {}))
 
 
 def with_minilms_tokenizer(path):

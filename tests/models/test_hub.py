@@ -69,6 +69,7 @@ def test_only_safetensors_settings_and_tokenizer_are_fetched_and_the_size_is_sai
   shard = "model.safetensors-00001-of-00001.safetensors"  # as Qwen3.5's are named
   (model / "model.safetensors").rename(model / shard)
   more = {"model.safetensors.index.json": "{}", "additional_chat_templates/tool_use.jinja": "{{ tools }}"}
+  more["2_Dense/model.safetensors"] = "x"
   server.serve(NAME, model, **more)
   whole = hub.folder(NAME, "config.model.path")
   assert all((whole / name).is_file() for name in (shard, *more))

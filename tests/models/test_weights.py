@@ -269,6 +269,7 @@ def test_unsupported_configs_are_refused():
     (GEMMA | dict(num_hidden_layers=2**30), "num_hidden_layers is 1073741824: it must be at most 10000"),
     (GEMMA | dict(final_logit_softcapping=30.0), "final_logit_softcapping is 30.0"),
     (GEMMA | dict(hidden_activation="silu"), "hidden_activation is 'silu'"),
+    (GEMMA | dict(use_bidirectional_attention=True), "use_bidirectional_attention is True"),  # only encoders may
     (GEMMA | dict(layer_types=["full_attention"]), "for each of 3 layers"),
     (GEMMA | dict(rope_parameters=dict(rope_theta=3.0)), "rope_parameters is .* an object for full_attention"),
     (GEMMA | dict(rope_parameters=dict(sliding_attention=dict(rope_theta=3.0))), "rope_theta is 3.0 and 50.0"),

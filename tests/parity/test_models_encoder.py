@@ -128,3 +128,23 @@ def test_a_decoder_that_embeds(tmp_path):
     last = tokens["attention_mask"].sum(1) - 1
     want = torch.nn.functional.normalize(states[torch.arange(len(texts)), last]).numpy()
     np.testing.assert_allclose(ours.embed_texts(SENTENCES, kind), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [6, 300])  # shorter and longer than the texts
+def test_a_bidirectional_gemma_with_dense_modules(window, tmp_path):
+  torch.manual_seed(window)
+  heads = dict(num_attention_heads=3, num_key_value_heads=1, head_dim=8, query_pre_attn_scalar=12)
+  layers = dict(sliding_window=window, sliding_window_pattern=2, use_bidirectional_attention=True)
+  config = transformers.Gemma3TextConfig(**SMALL | heads | layers, hidden_size=24, max_position_embeddings=128)
+  model = transformers.Gemma3TextModel(config).eval().requires_grad_(False)
+  model.save_pretrained(tmp_path)
+  assert json.loads((tmp_path / "config.json").read_text())["sliding_window"] == window  # not its half
+  hf_folders.with_minilms_tokenizer(tmp_path)
+  hf_folders.give_dense(tmp_path, ((24, 40, False), (40, 10, True)))
+  tokens = batch(tmp_path, SENTENCES, max_length=128, return_token_type_ids=False)
+  pooled = mean_pooled(model(**tokens).last_hidden_state, tokens["attention_mask"]).numpy()
+  want = pooled @ hf_folders.tensor("linear.weight", (40, 24)).T @ hf_folders.tensor("linear.weight", (10, 40)).T
+  want = np.tanh(want + hf_folders.tensor("linear.bias", (10,)))
+  made = encoder.load_encoder(tmp_path)
+  np.testing.assert_allclose(made.queries(SENTENCES), want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-4)
+  assert made.dim == 10 and len(made.settings["weights"].split("-")) == 3

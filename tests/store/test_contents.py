@@ -34,9 +34,11 @@ def test_a_folder_is_its_weights_and_what_is_read_beside_them(tmp_path):
   (one / "1_Pooling").mkdir()
   (one / "1_Pooling" / "config.json").write_text("{}")  # of an encoder
   found.add(contents.of_folder(str(one)))
+  shutil.copy(one / "model.safetensors", one / "1_Pooling")  # as of a Dense module
+  found.add(contents.of_folder(str(one)))
   (one / "rl" / "checkpoints").mkdir(parents=True)  # a run on this model
   (one / "rl" / "config.json").write_text("{}")
-  assert len(found) == 4 and contents.of_folder(str(one)) in found
+  assert len(found) == 5 and contents.of_folder(str(one)) in found
   shutil.move(one / "model.safetensors", one / "adapter_model.safetensors")
   (one / lora.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="x", r=4)))
   first = contents.of_folder(str(one))
