@@ -128,7 +128,6 @@ MODERNBERT = dict(
   global_rope_theta=500.0, local_rope_theta=20.0, norm_eps=1e-5, pad_token_id=0,
 )  # fmt: skip
 ENCODERS = {"bert": BERT, "mpnet": MPNET, "modernbert": MODERNBERT}
-ENCODERS["gemma3_text"] = DECODERS["gemma3_text"] | dict(vocab_size=30, use_bidirectional_attention=True)
 
 
 def modernbert_shapes(config, prefix=""):
