@@ -307,6 +307,8 @@ def test_questions_without_passages_are_refused_if_the_recipe_shows_them_and_ret
     refused("data.jsonl: none of its 3 questions has passages.*`ragrl retrieve`", check, recipes.get(name), BARE)
     check(recipes.get(name), BARE[:1] + SHOWN)
   refused("1 of its 4 .* have no passages.*config.retrieval.index", check, recipes.get("lear"), BARE[:1] + SHOWN)
+  config.data.own_passages = False
+  refused("data.jsonl with config.data.own_passages=False: none", check, recipes.get("arena"), BARE)
   for recipe in (recipes.get("lear", top_k=0), recipes.get("search_r1")):
     check(recipe, BARE)
   config.retrieval.index = "index"
