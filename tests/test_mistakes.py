@@ -129,6 +129,7 @@ def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplo
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
+  config.judge.kind = "exact"
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
   refused(words, evaluate.evaluator, config)
   config.retrieval.index = "http://a:1"
@@ -149,6 +150,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
   every, learning = (training, tuning, evaluating), (training, tuning)
   playing, alone = (training, evaluating), (training,)
   care, judge = {"recipe": "care"}, {"recipe": "care", "judge.kind": "reward_model"}
+  asks = {"recipe": "arena", "switches": dict(accuracy="judge")}
   hub_name = "='owner/name': there is no such folder"
   for change, says, runs in (
     (care | {"preset": "nonsense"}, "config.preset", every), ({"recipe": "nonsense"}, "config.recipe", every),
@@ -173,6 +175,9 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
     ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
     (care | {"loss.teacher.path": "policy", "loss.teacher.tokens": "queries"}, "care with .*asks no queries", alone),
+    (asks, "config.judge.kind='none' judges no answers", playing),
+    (asks | {"judge.kind": "sub_em"}, "config.judge.kind='sub_em' compares an answer with a thought", playing),
+    (asks | {"judge.kind": "llm", "judge.model": "m"}, "judge.prompt='information_think' does not judge", playing),
     (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", learning),
     (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", alone),
     (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),

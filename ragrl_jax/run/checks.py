@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ragrl_jax import retrieval
+from ragrl_jax import judging, retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.learner import row_layout
@@ -126,6 +126,8 @@ def tools(config: Settings, recipe: Recipe) -> None:
   if config.retrieval.query_encoder:
     hub.folder(config.retrieval.query_encoder, "config.retrieval.query_encoder", part="config")
   environment_tools.check_judges(config, recipe.judged)
+  if recipe.judges_golds:
+    judging.check_of_answers(config.judge, f"{recipe.name} with these switches has answers judged, but ")
 
 
 def learner(config: Settings, purpose: str) -> None:
