@@ -115,8 +115,9 @@ def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplo
     config.reward.update(dict(overlong_limit=limit, overlong_buffer=1))
     checks.trainable(settings.of(config), recipes.get(recipe))
     assert (f"with at most {most} (config.rollout.max_new_tokens), never gets it" in caplog.text) is said
-  config.retrieval.index = "http://me:secret@a:1"
+  config.retrieval.update(dict(index="http://me:secret@a:1", query_encoder=str(ROOT)))
   checks.tools(settings.of(config), recipes.get("arena"))
+  assert "config.retrieval.query_encoder: arena with these switches compares no queries" in caplog.text
   assert "retrieval.index='http://a:1': arena with these switches never searches" in caplog.text
   config.optimizer.kind, config.model.lora.rank = "muon", 4
   checks.learner(settings.of(config), "sft")
@@ -124,6 +125,15 @@ def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplo
   monkeypatch.setenv("NPROC", "8")
   prepared.mesh(settings.of(config_lib.default_config()))
   assert "8 simulated CPU devices with 8 XLA threads" in caplog.text
+
+
+def test_a_setting_that_nothing_reads_is_said(caplog):
+  config = config_lib.default_config()
+  for kind, said in (("group_relative", True), ("gae", False)):
+    caplog.clear()
+    config.advantage.update(dict(kind=kind, lam=0.9))
+    checks.unread(settings.of(config))
+    assert ("config.advantage.lam=0.9 has no effect with config.advantage.kind='group_relat" in caplog.text) is said
 
 
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):
