@@ -26,8 +26,7 @@ from ragrl_jax.store import jsonl
 README = "README.md"
 
 
-def main() -> int:
-  """Runs `ragrl push`."""
+def main() -> None:
   commands.on_cpu()
   parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
@@ -52,10 +51,9 @@ def main() -> int:
   print("\n".join(f"{count:>14,}  {file}" for file, count in files.items()))
   if not arguments.to:
     print(f"{out}: {size}, of step {made.step}. Nothing was uploaded: read {README}, then `hf upload USER/NAME {out}`.")
-    return 0
+    return
   message = f"Step {made.step} of {made.run.resolve().name}"
   print(f"{size}: {upload(out, arguments.to, token=token, private=arguments.private, message=message)}")
-  return 0
 
 
 def write(
