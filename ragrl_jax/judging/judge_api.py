@@ -62,13 +62,12 @@ class JudgeFailed(ToolFailed):
     self.down = not self.answered
 
 
-class OfPairs:
+class OfPairs(Judge):
   """A judge whose subclass has `_verdicts`: it gets the distinct pairs that `each` asks about."""
 
   pace: Pace = Pace()
 
   def judge(self, pairs: Sequence[Pair]) -> Verdicts:
-    """See `Judge`."""
     return each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[Pair]) -> Verdicts:
@@ -189,7 +188,6 @@ class Cached(OfPairs):
     self._cache = disk_cache.Cache(path, "config.judge.cache")
 
   def describe(self) -> Mapping[str, Any]:
-    """See `judge_api.Judge`."""
     return self._judge.describe()
 
   def _verdicts(self, pairs: list[Pair]) -> Verdicts:

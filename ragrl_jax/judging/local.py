@@ -138,7 +138,6 @@ class NLI(Local):
     self._mark = tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return self._described("nli")
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
@@ -211,7 +210,6 @@ class RewardModel(Local):
     return other
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return self._described("reward_model", prompt=self._name, wording=self._prompt.mark)
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
