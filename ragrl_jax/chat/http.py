@@ -5,8 +5,6 @@ every call runs on an event loop of this process. A single wall-clock limit cove
 and closes the socket. The loop's thread is a daemon, so no call keeps a process alive.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import dataclasses

@@ -1,7 +1,5 @@
 """The interface of every judge, pairs (premise, claim) → verdicts; and a judge whose verdicts are stored on disk."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Judges that compare words and need no model."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

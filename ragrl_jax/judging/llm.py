@@ -1,7 +1,5 @@
 """A language model as the judge, behind any server of OpenAI's chat protocol."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

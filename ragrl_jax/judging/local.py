@@ -1,7 +1,5 @@
 """Judges that run in this process: entailment by a T5, and a decoder that was trained to print verdicts."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable, Sequence
@@ -203,7 +201,7 @@ class RewardModel(Local):
     self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
     self.pace = self._rows.pace
 
-  def asking(self, prompt: str, wording: str = "") -> RewardModel:
+  def asking(self, prompt: str, wording: str = "") -> "RewardModel":
     """The same weights with another question, whose labels must be the same."""
     other = copy.copy(self)
     other._prompt, other._name = prompts.get(prompt, wording), prompt

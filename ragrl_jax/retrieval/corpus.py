@@ -11,8 +11,6 @@ Files have rows (`store.row_files`), or each is a document (`document_files`); o
 {"_id", "title", "text"}        BEIR: FOLDER/corpus.jsonl; MTEB: {"id" or "_id", …} in FOLDER/corpus/*.parquet
 """
 
-from __future__ import annotations
-
 import array
 import collections
 import dataclasses

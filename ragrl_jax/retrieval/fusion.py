@@ -7,8 +7,6 @@ A file FUSED.json has the settings. Pass its path in place of an index's folder 
 Paths are relative to the file. See `Fused` and `Reranked` for the other entries.
 """
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import dataclasses

@@ -1,7 +1,5 @@
 """Client of a retriever over HTTP. Search-R1's protocol: POST /retrieve {"queries", "topk", "return_scores": true}."""
 
-from __future__ import annotations
-
 import hashlib
 import reprlib
 import sys

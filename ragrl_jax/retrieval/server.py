@@ -15,8 +15,6 @@ Retry-After if too many texts wait, 504 at the deadline, 502 if a retriever behi
 reloads the index.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import multiprocessing.connection
