@@ -115,17 +115,6 @@ def graded(score: float, threshold: float) -> float:
   return float(score >= threshold) if threshold else float(score)
 
 
-def in_range(threshold: float) -> float:
-  """Returns the threshold after checking it.
-
-  Raises:
-    ValueError: the threshold is not between 0 and 1.
-  """
-  if not 0.0 <= threshold <= 1.0:
-    raise ValueError(f"threshold={threshold!r}: it must be 0 (the score itself) to 1 (config.judge.threshold).")
-  return float(threshold)
-
-
 def verdicts(
   judge: Judge,
   pairs: Sequence[tuple[str, str]],

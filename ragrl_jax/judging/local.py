@@ -120,7 +120,7 @@ class NLI(Local):
     folder = hub.folder(path, "config.judge.path")
     pieces = folder / "spiece.model"
     self._tokenizer = tokenizer_lib.load_tokenizer(pieces if pieces.is_file() else folder)
-    self._threshold = judge_api.in_range(threshold)
+    self._threshold = float(threshold)
     model, shape = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
     encoder.check_rows(folder, self._tokenizer.vocab_size, shape.vocab_size)
     yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
@@ -185,7 +185,7 @@ class RewardModel(Local):
     folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
     self._tokenizer = _tokenizer_of(folder)
     self._prompt, self._name = prompts.get(prompt, wording), prompt
-    self._threshold = judge_api.in_range(threshold)
+    self._threshold = float(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
     if labels[0] == labels[1]:
       raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")

@@ -208,8 +208,6 @@ class Reranked(_Around):
   def __init__(
     self, retriever: api.Retriever, scorer: Scorer, *, depth: int = 50, dispatch: Callable[..., Any] | None = None
   ):
-    if depth < 1:
-      raise ValueError(f"depth={depth}: at least one passage must be reranked.")
     super().__init__([retriever])
     self._scorer, self._depth = scorer, depth
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
