@@ -77,7 +77,6 @@ def post_json(
     deadline: of the whole call, on the clock of time.monotonic().
     max_bytes: limit on the answer's body; a longer one is not read to its end. Compressed bodies are refused.
     headers: additional headers. A value that HTTP forbids is refused without being shown.
-    proxies: whether to use the environment's proxies.
 
   Raises:
     NoAnswerInTime, ConnectionFailed, AnswerTooLarge, NotJSON: subclasses of CallFailed.

@@ -63,7 +63,6 @@ def write(
 
   Args:
     checkpoint: RUN or RUN/checkpoints/STEP.
-    results: folders of evaluations of this checkpoint.
     name, licence, base: see `card.write`; the name is the folder's of the run if it is empty.
 
   Raises:
@@ -132,14 +131,10 @@ def allowed(to: str, licence: str) -> str:
 def upload(
   folder: pathlib.Path, to: str, *, token: str, private: bool, message: str, endpoint: str | None = None
 ) -> str:
-  """Uploads the folder to a model repository, which is created if needed.
+  """Uploads the folder to a model repository, which is created if needed, and returns the commit's address.
 
   Args:
-    private: whether a new repository is private.
     endpoint: the hub's address; None for the address in HF_ENDPOINT, or else the public hub.
-
-  Returns:
-    The commit's address.
 
   Raises:
     ValueError: the hub refuses the upload, or cannot be reached.

@@ -213,7 +213,6 @@ def check(scope, *, local: bool, key: str = "") -> None:
   """Checks a request's headers.
 
   Args:
-    scope: of ASGI.
     local: accept only requests whose Host header names this machine's loopback, at any port. This refuses a web page
       whose domain name resolves to this machine (DNS rebinding).
     key: the token that every request must bring ("Authorization: Bearer KEY"); "" for none.

@@ -31,7 +31,6 @@ class Batcher:
   Args:
     work: `work(texts, key)` → one result per text. All texts of a batch have the same key.
     render: (a text's result, option) → the result for the client. Worker threads call `work` and `render`.
-    workers: number of threads; each runs one batch at a time.
     waiting: most texts that may wait. A request beyond this limit is refused, unless no other request waits.
     done: called with (texts, seconds) after each batch, on the event loop.
   """

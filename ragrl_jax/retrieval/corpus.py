@@ -304,9 +304,6 @@ class Corpus:
 def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: bool = True) -> Corpus:
   """Streams passages into a folder for `Corpus`. The card is written last: a folder without it is incomplete.
 
-  Args:
-    passages: the passages in the order of their rows.
-
   Raises:
     ValueError: there are no passages.
     Twice: two passages have the same id.

@@ -23,9 +23,7 @@ class Failed(Exception):
   """A call without a valid answer.
 
   Args:
-    why: the reason, for messages.
     away: there was no server, so that the end of an outage may be waited for.
-    again: a retry may succeed.
     busy_s: after how many seconds a busy server wants the next call; such a call counts as no retry.
     apart: the same queries in smaller calls may succeed.
   """

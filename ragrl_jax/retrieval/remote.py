@@ -47,7 +47,6 @@ class RemoteRetriever(api.Searches):
       timeout_s, **patience: see `outage.Calls`. During an outage one thread polls GET /health for all searches.
       max_bytes: the largest answer in bytes; reading stops beyond it.
       key: token that is sent with every call ("Authorization: Bearer KEY"); "" for none.
-      check: call GET /health now.
 
     Raises:
       ValueError: not an http(s) address, or a setting out of range.

@@ -33,7 +33,6 @@ class RetrievalTools:
     top_k: passages per search, if it does not ask for another number.
     timeout_s: time limit of a batch in seconds; after it, its searches fail.
     workers: most batches of searches at the same time.
-    max_batch: most queries in a batch.
     judges: by reward term, "" for terms without their own. Each has its own limits; called from several threads.
     encode: texts → float32 [texts, dimensions]; called from one thread at a time.
   """
