@@ -26,7 +26,6 @@ RESULTS = flags.DEFINE_multi_string(
 
 
 def main():
-  """Runs `ragrl judge`."""
   named = [folder for pattern in RESULTS.value for folder in answer_files.named(pattern)]
   folders = [part for name in named for part in answer_files.parts(name) if (part / answer_files.PREDICTIONS).is_file()]
   if not folders:

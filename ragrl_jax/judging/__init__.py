@@ -1,7 +1,5 @@
 """Judges of pairs (premise, claim): `load(settings).judge(pairs)`; `of_terms` makes all judges of a run."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -152,7 +152,6 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
 
   Args:
     fields: the file's metadata by GGUF keys.
-    where: the file's path, for messages.
     path: an existing folder.
 
   Raises:

@@ -33,7 +33,6 @@ def save(
   is no folder of the base, so the adapters are merged into it.
 
   Args:
-    model, shape: the model to save and its config.
     tokenizer: the run's tokenizer, with the ids that end a reply.
     config: the run's settings, with the folders of model and tokenizer that the run started from.
     dtype: dtype of the stored weights, except of adapters, which are float32; unchanged by default.

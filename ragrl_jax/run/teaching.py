@@ -116,7 +116,6 @@ class RemoteTeacher:
   "logprobs". The ids' log-probabilities are at temperature 1.
 
   Args:
-    settings: config.loss.teacher.
     tokenizer: the policy's, compared with the server's by the texts of a few tokens.
 
   Raises:

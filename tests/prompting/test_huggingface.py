@@ -215,8 +215,7 @@ def test_wordpiece_is_refused(tmp_path):
   refused("decoder \\['WordPiece'\\] cannot serve a policy", HuggingFaceTokenizer, folder)
 
 
-def test_unknown_markers_and_a_folder_without_a_fast_tokenizer_are_refused(folder, tmp_path):
-  refused("'template' or 'own'", HuggingFaceTokenizer, folder, markers="mine")
+def test_a_folder_without_a_fast_tokenizer_is_refused(tmp_path):
   refused("no tokenizer.json", HuggingFaceTokenizer, tmp_path)
 
 
