@@ -185,14 +185,14 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
   return thetas.pop(), scaling and scaling(**{name: read(name) for name in types})
 
 
-def two_ropes(values: Mapping[str, Any], where: str, *, local: float) -> tuple[float, float, Scaling]:
+def two_ropes(values: Mapping[str, Any], where: str, *, theta: float, local: float) -> tuple[float, float, Scaling]:
   """(theta, theta of sliding layers, the scaling or None) from either layout of config.json.
 
   transformers 5 writes `rope_parameters` {full_attention: …, sliding_attention: …}. Earlier versions write the settings
   of full attention as `rope` describes, and the theta of sliding layers as `rope_local_base_freq`.
 
   Args:
-    local: theta of sliding layers if config.json has none.
+    theta, local: theta of full and of sliding layers, if config.json has none.
 
   Raises:
     ValueError: as `rope`, or the sliding layers have a scaling.
@@ -205,7 +205,8 @@ def two_ropes(values: Mapping[str, Any], where: str, *, local: float) -> tuple[f
       "sliding_attention."
     )
   full, sliding = parts
-  theta, scaling = rope({**values, "rope_parameters": full}, where)
+  given = dict(rope_theta=theta) if full.get("rope_theta") is None else {}
+  theta, scaling = rope({**given, **values, "rope_parameters": full}, where)
   base = values.get("rope_local_base_freq", None if sliding.get("rope_theta") is not None else local)
   slid, unwanted = rope(dict(rope_parameters=sliding, rope_theta=base), f"{where}, sliding_attention")
   if unwanted is not None:

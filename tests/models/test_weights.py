@@ -53,27 +53,46 @@ def test_a_saved_folder_is_read_back(family, shard_bytes, tmp_path):
   assert not list((tmp_path / "out").glob("*.partial"))
 
 
-def test_the_text_part_beside_an_image_encoder_is_read(tmp_path):
-  """As Qwen3.5 is published: settings in text_config, longer names, image encoder and draft heads beside them."""
-  config = hf_folders.DECODERS["qwen3_5_text"]
+@pytest.mark.parametrize("kind, family, layout, beside", [
+  ("qwen3_5", "qwen3_5_text", families.LAYOUTS[2], "model.visual.patch_embed mtp.fc"),
+  ("gemma3", "gemma3_text", families.LAYOUTS[2], "model.vision_tower.embed model.multi_modal_projector.norm"),
+  ("gemma3", "gemma3_text", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
+  ("mistral3", "mistral", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
+])  # fmt: skip
+def test_the_text_part_beside_an_image_encoder_is_read(kind, family, layout, beside, tmp_path):
+  """As these are published: settings in text_config, longer names, image encoder and draft heads beside them."""
+  config = hf_folders.DECODERS[family]
   shapes = hf_folders.decoder_shapes(config)
-  alone, _ = weights.load_pretrained(hf_folders.write(tmp_path / "text", config, shapes))
-  text = {key: value for key, value in config.items() if key != "tie_word_embeddings"}
-  text |= dict(mtp_num_hidden_layers=1, mamba_ssm_dtype="float32", output_gate_type="swish")
-  whole = dict(model_type="qwen3_5", text_config=text, vision_config=dict(depth=2), tie_word_embeddings=True)
-  long = {f"model.language_model.{n.removeprefix('model.')}": hf_folders.tensor(n, s) for n, s in shapes.items()}
-  beside = {"model.visual.patch_embed.weight": np.ones(3, np.float32), "mtp.fc.weight": np.ones(3, np.float32)}
-  model, read = weights.load_pretrained(hf_folders.write(tmp_path / "whole", whole, {}, **long | beside))
-  assert read.family == "qwen3_5_text" and read.tied and read.attend_every == 2 and read.rotary_dim == 4
+  alone, expected = weights.load_pretrained(hf_folders.write(tmp_path / "text", config, shapes))
+  outside = {key: config.get(key) for key in ("tie_word_embeddings", "eos_token_id")}
+  text = {key: value for key, value in config.items() if key not in outside}
+  more = dict(mtp_num_hidden_layers=1, mamba_ssm_dtype="float32", output_gate_type="swish") if kind == "qwen3_5" else {}
+  whole = dict(model_type=kind, text_config=text | more, vision_config=dict(depth=2), **outside)
+  long = {layout(n): hf_folders.tensor(n, s) for n, s in shapes.items()}
+  long |= {f"{name}.weight": np.ones(3, np.float32) for name in beside.split()}
+  model, read = weights.load_pretrained(hf_folders.write(tmp_path / "whole", whole, {}, **long))
+  assert read == expected
   equal(model, alone)
-  for change, says in (
-    (None, "text_config is missing"), (text | dict(attn_output_gate=False), "attn_output_gate is False"),
-    (text | dict(layer_types=["full_attention"] * 2 + ["linear_attention"] * 2), "layer_types has"),
-    (text | dict(linear_conv_kernel_dim=None), "linear_conv_kernel_dim is missing"),
-    (text | dict(attention_bias=True), "attention_bias is True"),
+  head = {layout("lm_head.weight"): hf_folders.tensor("another head", shapes["model.embed_tokens.weight"])}
+  assert not weights.config_of(hf_folders.write(tmp_path / "head", whole, {}, **long | head)).tied
+
+
+def test_configs_beside_an_image_encoder_that_are_refused():
+  qwen, score = hf_folders.DECODERS["qwen3_5_text"], dict(architectures=["Gemma3ForSequenceClassification"])
+  for kind, text, outside, says in (
+    ("qwen3_5", None, {}, "text_config is missing"),
+    ("qwen3_5", qwen | dict(attn_output_gate=False), {}, "attn_output_gate is False"),
+    ("qwen3_5", qwen | dict(layer_types=["full_attention"] * 2 + ["linear_attention"] * 2), {}, "layer_types has"),
+    ("qwen3_5", qwen | dict(linear_conv_kernel_dim=None), {}, "linear_conv_kernel_dim is missing"),
+    ("qwen3_5", qwen | dict(attention_bias=True), {}, "attention_bias is True"),
+    ("qwen3_5", qwen, dict(quantization_config=dict(quant_method="fp8")), "quantised weights"),
+    ("gemma3", GEMMA | dict(use_bidirectional_attention=True), {}, "use_bidirectional_attention is True"),
+    ("gemma3", GEMMA | dict(attn_logit_softcapping=50.0), {}, "attn_logit_softcapping is 50.0"),
+    ("gemma3", GEMMA | dict(rope_scaling=dict(type="longrope")), {}, "rope_type 'longrope'"),
+    ("gemma3", GEMMA, score, "head gives scores"),
+    ("mistral3", dict(model_type="ministral3"), {}, "'ministral3' is not a supported"),
   ):  # fmt: skip
-    refused(says, DecoderConfig.from_hf, whole | dict(text_config=change))
-  refused("quantised weights", DecoderConfig.from_hf, whole | dict(quantization_config=dict(quant_method="fp8")))
+    refused(says, DecoderConfig.from_hf, dict(model_type=kind, text_config=text) | outside)
 
 
 def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):

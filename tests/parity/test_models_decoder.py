@@ -211,6 +211,26 @@ def test_what_transformers_saves_we_load(family, size, tmp_path):
   equal(ours, again)
 
 
+@pytest.mark.parametrize("published", [True, False])  # names of tensors; otherwise as transformers 5 builds the model
+@pytest.mark.parametrize("kind", ["gemma3", "mistral3"])
+def test_the_text_part_of_a_model_with_an_image_encoder(kind, published, tmp_path):
+  text = dict(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=7, head_dim=8, sliding_window=4)
+  images = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+  whole = dict(text_config=text, vision_config=images | dict(patch_size=14), tie_word_embeddings=kind == "gemma3")
+  model = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(kind, **whole))
+  torch.manual_seed(0)
+  for parameter in model.parameters():
+    torch.nn.init.normal_(parameter, std=0.3)
+  model.save_pretrained(tmp_path / "whole", save_original_format=published)
+  ours, read = weights.load_pretrained(tmp_path / "whole")
+  tokens = np.random.default_rng(0).integers(1, 40, (2, 12))
+  same = lambda ours, theirs: np.testing.assert_allclose(
+    ours(jnp.asarray(tokens)), theirs(torch.as_tensor(tokens)).logits.detach(), atol=TOLERANCE, rtol=TOLERANCE
+  )
+  same(ours, model)
+  same(ours, theirs(ours, read, tmp_path / "text"))  # written alone
+
+
 def test_bfloat16_folder_loads_in_transformers(tmp_path):
   config = random_config("qwen3", 1)
   ours = random_model(config, 1)
@@ -230,9 +250,10 @@ def test_configs_of_published_models():
   for values in published.values():
     config = DecoderConfig.from_hf(values)
     kind = transformers.AutoConfig.for_model(**values)
+    kind = getattr(kind, "text_config", kind)
     assert config == DecoderConfig.from_hf(
       json.loads(kind.to_json_string(use_diff=False))
-      | {"max_position_embeddings": config.max_position, "bos_token_id": config.bos_id}
+      | dict(max_position_embeddings=config.max_position, bos_token_id=config.bos_id, eos_token_id=list(config.eos_ids))
     )
     with torch.device("meta"):
       empty = transformers.AutoModelForCausalLM.from_config(kind)
