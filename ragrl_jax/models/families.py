@@ -369,7 +369,8 @@ def _hybrid(values, family: Family, layers: int, where: str) -> dict[str, Any]:
 def write_config(config: Any) -> dict[str, Any]:
   """The contents of a config.json from a `DecoderConfig`, with its rope in the layouts of transformers 4 and 5."""
   c, family = config, config.traits
-  scaling = c.rope_scaling and dict(rope_type=c.rope_scaling.kind, **dataclasses.asdict(c.rope_scaling))
+  given = dataclasses.asdict(c.rope_scaling) if c.rope_scaling else {}
+  scaling = c.rope_scaling and {"rope_type": c.rope_scaling.kind, **{k: v for k, v in given.items() if v is not None}}
   rope = {**(scaling or dict(rope_type="default")), "rope_theta": c.rope_theta}
   values = dict(
     architectures=[family.architecture],

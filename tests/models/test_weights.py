@@ -25,6 +25,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 QWEN = hf_folders.DECODERS["qwen2"] | dict(vocab_size=20)  # even, so that two devices can share the embedding
 MOE, GEMMA, MISTRAL = (hf_folders.DECODERS[name] for name in ("qwen3_moe", "gemma3_text", "mistral"))
 SHAPES = hf_folders.decoder_shapes(QWEN)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 DAMAGED = r"model\.safetensors is truncated, damaged, or not a safetensors file \(.*Fetch it again"
 
@@ -259,8 +260,10 @@ def test_unsupported_configs_are_refused():
     (dict(hidden_size=None), "hidden_size is missing"),
     (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
     (dict(rope_scaling=dict(type="linear", factor=2.0, rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
-    (dict(rope_parameters=dict(rope_type="yarn")), "rope_type 'yarn'"),
-    (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
+    (dict(rope_parameters=dict(rope_type="longrope")), "rope_type 'longrope'"),
+    (dict(rope_scaling=dict(type="yarn", factor=4.0)), "original_max_position_embeddings is missing"),
+    (dict(rope_scaling=YARN | dict(beta_slow=0)), "beta_slow is 0.0: it must be above 0"),
+    (dict(rope_scaling=YARN | dict(finetuned=True)), "finetuned is True"),
     (two, "rope_parameters and rope_scaling disagree"),
     (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
     (dict(use_sliding_window=True), "use_sliding_window is True"),
@@ -330,6 +333,13 @@ def test_both_layouts_of_rope_settings_are_equal():
   assert made.rope_scaling == read.rope_scaling and made.rope_theta == 9.0
   with pytest.raises(ValueError, match="config.model.shape, rope scaling: low_freq_factor is missing"):
     DecoderConfig.from_shape(9, family="llama", rope_scaling=dict(rope_type="llama3", factor=2.0), **shape)
+
+
+def test_yarns_attn_factor_is_that_of_vllm(caplog):
+  config = DecoderConfig.from_hf(QWEN | dict(rope_scaling=YARN | dict(attn_factor=0.8782488562869419)))
+  assert config.rope_scaling.attention_factor == pytest.approx(1.0)  # DeepSeek's is 1 / (1 + 0.1 ln 4)
+  assert DecoderConfig.from_hf(config.to_hf()) == config
+  assert caplog.text.count("attn_factor multiplies") == 1
 
 
 def test_windows_and_both_layouts_of_two_ropes():

@@ -15,7 +15,7 @@ from flax import nnx
 from ragrl_jax.models import families, mapping, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.models.hf import LinearScaling, RopeScaling
+from ragrl_jax.models.hf import LinearScaling, RopeScaling, YarnScaling
 from ragrl_jax.models.shapes import SHAPES
 
 torch = pytest.importorskip("torch")
@@ -44,6 +44,9 @@ def random_config(family, seed):
   if family == "llama" and seed % 2 == 0:
     factors = float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4]))
     extra["rope_scaling"] = RopeScaling(*factors, int(draw.choice([16, 64])))
+  if family in ("qwen2", "qwen3", "mistral", "qwen3_5_text") and seed % 2 == 0:
+    more = [dict(beta_fast=8.0, truncate=False), dict(mscale=0.7, mscale_all_dim=1.1), dict(attention_factor=0.8)]
+    extra["rope_scaling"] = YarnScaling(float(draw.choice([2, 8])), int(draw.choice([16, 64])), **more[seed // 2])
   if family == "qwen3_moe":
     extra["num_experts"] = [1, 2, 3, 5, 8, 13][seed]
     extra["experts_per_token"] = [1, 1, 3, 2, 4, 8][seed]
