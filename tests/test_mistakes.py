@@ -259,9 +259,11 @@ def test_a_retriever_that_does_not_answer_is_told_before_weights_are_read(monkey
   (128, None, None, True), (129, None, None, False),
   (256, 2.0, 128, True), (257, 2.0, 128, False),  # stretched by its user
   (128, 32.0, 8, True), (129, 32.0, 8, False),  # as Llama 3.2, whose number of positions is that after scaling
+  (400, 4.0, 100, True), (401, 4.0, 100, False),  # by YaRN, as Qwen3, which says more than the original
 ])  # fmt: skip
 def test_context_and_tokenizer_are_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   scaling = dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0)
+  scaling = dict(rope_type="yarn", factor=factor) if original == 100 else scaling
   values = dict(
     model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
     rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,

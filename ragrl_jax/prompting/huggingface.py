@@ -218,7 +218,9 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
   kind, more = transformers.PreTrainedTokenizerFast, {}
   if not as_it_says:
     kind, more = transformers.AutoTokenizer, dict(trust_remote_code=False)
-  return declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
+  whole = declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
+  whole.chat_template = whole.chat_template or declared.processors_template(path)
+  return whole
 
 
 def _eos_ids(folder: pathlib.Path, tokenizer) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from ragrl_jax.settings import Settings
 
 TOKENIZER_FILES = (
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-  "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+  "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
 NAMED_TEMPLATES = "additional_chat_templates"  # has NAME.jinja, such as tool_use, the template of messages with tools
 
