@@ -5,8 +5,6 @@
 Records are frozen; `dataclasses.replace` makes a changed copy.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -151,7 +149,9 @@ class Episode:
     return sum(len(s.ids) for s in self.segments if s.owner == MODEL)
 
   @classmethod
-  def from_text(cls, recipe, example: Example, turns: Sequence[tuple[str, str]], facts=None, tokenizer=None) -> Episode:
+  def from_text(
+    cls, recipe, example: Example, turns: Sequence[tuple[str, str]], facts=None, tokenizer=None
+  ) -> "Episode":
     """An episode from its transcript, for tests and for scoring transcripts of other systems.
 
     Args:
@@ -266,7 +266,7 @@ class Conversation(Protocol):
     """Number of tokens that still fit into the context; the next generation must fit into them too."""
     ...
 
-  def fork(self, at: int) -> Conversation:
+  def fork(self, at: int) -> "Conversation":
     """A new conversation that starts with the first `at` tokens of this one."""
     ...
 

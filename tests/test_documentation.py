@@ -105,7 +105,7 @@ def test_a_symbol_without_a_docstring_is_named(tmp_path):
   (tmp_path / "made").mkdir()
   (tmp_path / "made" / "__init__.py").write_text('"""Made."""\n')
   (tmp_path / "made" / "part.py").write_text(
-    '"""Part."""\n\ndef seen():\n  """Seen."""\n\ndef bare(): ...\n\ndef _own(): ...\n\n'
+    '"""Part."""\n\ndef seen():\n  """Seen."""\n\ndef bare(): ...\n\ndef _own(): ...\n\ndef main(): ...\n\n'
     'class Kind:\n  """Kind."""\n\n  def bare(self): ...\n\n  def _own(self): ...\n\n'
     '  def told(self):\n    """Told."""\n\nclass Sort(Kind):\n  """Sort."""\n\n  def told(self): ...\n'
   )

@@ -115,8 +115,9 @@ def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplo
     config.reward.update(dict(overlong_limit=limit, overlong_buffer=1))
     checks.trainable(settings.of(config), recipes.get(recipe))
     assert (f"with at most {most} (config.rollout.max_new_tokens), never gets it" in caplog.text) is said
-  config.retrieval.index = "http://me:secret@a:1"
+  config.retrieval.update(dict(index="http://me:secret@a:1", query_encoder=str(ROOT)))
   checks.tools(settings.of(config), recipes.get("arena"))
+  assert "config.retrieval.query_encoder: arena with these switches compares no queries" in caplog.text
   assert "retrieval.index='http://a:1': arena with these switches never searches" in caplog.text
   config.optimizer.kind, config.model.lora.rank = "muon", 4
   checks.learner(settings.of(config), "sft")
@@ -126,9 +127,19 @@ def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplo
   assert "8 simulated CPU devices with 8 XLA threads" in caplog.text
 
 
+def test_a_setting_that_nothing_reads_is_said(caplog):
+  config = config_lib.default_config()
+  for kind, said in (("group_relative", True), ("gae", False)):
+    caplog.clear()
+    config.advantage.update(dict(kind=kind, lam=0.9))
+    checks.unread(settings.of(config))
+    assert ("config.advantage.lam=0.9 has no effect with config.advantage.kind='group_relat" in caplog.text) is said
+
+
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
+  config.judge.kind = "exact"
   words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
   refused(words, evaluate.evaluator, config)
   config.retrieval.index = "http://a:1"
@@ -149,6 +160,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
   every, learning = (training, tuning, evaluating), (training, tuning)
   playing, alone = (training, evaluating), (training,)
   care, judge = {"recipe": "care"}, {"recipe": "care", "judge.kind": "reward_model"}
+  asks = {"recipe": "arena", "switches": dict(accuracy="judge")}
   hub_name = "='owner/name': there is no such folder"
   for change, says, runs in (
     (care | {"preset": "nonsense"}, "config.preset", every), ({"recipe": "nonsense"}, "config.recipe", every),
@@ -173,6 +185,9 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
     ({"recipe": "veritas", "switches": dict(turn_credit=True)}, "turn_credit=True.*advantage.credit='turn'", alone),
     (care | {"loss.teacher.path": "policy", "loss.teacher.tokens": "queries"}, "care with .*asks no queries", alone),
+    (asks, "config.judge.kind='none' judges no answers", playing),
+    (asks | {"judge.kind": "sub_em"}, "config.judge.kind='sub_em' compares an answer with a thought", playing),
+    (asks | {"judge.kind": "llm", "judge.model": "m"}, "judge.prompt='information_think' does not judge", playing),
     (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", learning),
     (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", alone),
     (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),
@@ -244,9 +259,11 @@ def test_a_retriever_that_does_not_answer_is_told_before_weights_are_read(monkey
   (128, None, None, True), (129, None, None, False),
   (256, 2.0, 128, True), (257, 2.0, 128, False),  # stretched by its user
   (128, 32.0, 8, True), (129, 32.0, 8, False),  # as Llama 3.2, whose number of positions is that after scaling
+  (400, 4.0, 100, True), (401, 4.0, 100, False),  # by YaRN, as Qwen3, which says more than the original
 ])  # fmt: skip
 def test_context_and_tokenizer_are_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   scaling = dict(rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0)
+  scaling = dict(rope_type="yarn", factor=factor) if original == 100 else scaling
   values = dict(
     model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
     rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
@@ -307,6 +324,8 @@ def test_questions_without_passages_are_refused_if_the_recipe_shows_them_and_ret
     refused("data.jsonl: none of its 3 questions has passages.*`ragrl retrieve`", check, recipes.get(name), BARE)
     check(recipes.get(name), BARE[:1] + SHOWN)
   refused("1 of its 4 .* have no passages.*config.retrieval.index", check, recipes.get("lear"), BARE[:1] + SHOWN)
+  config.data.own_passages = False
+  refused("data.jsonl with config.data.own_passages=False: none", check, recipes.get("arena"), BARE)
   for recipe in (recipes.get("lear", top_k=0), recipes.get("search_r1")):
     check(recipe, BARE)
   config.retrieval.index = "index"

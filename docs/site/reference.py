@@ -1,7 +1,8 @@
 """Reads the public symbols of a package without importing it, and writes a page of reference for each folder.
 
 A symbol is public if neither its name nor its module's starts with an underscore: functions, classes, methods,
-properties. Each needs a docstring, unless a base class has one for the method: `undocumented` lists those without one.
+properties. Each needs a docstring, unless a base class has one for the method, or the module is a command and tells of
+its `main`: `undocumented` lists those without one.
 """
 
 import ast
@@ -173,7 +174,7 @@ def undocumented(found: list[Module]) -> list[str]:
     if not module.docstring:
       missing.append(f"{module.path}:1: {module.name}")
     symbols = [member for symbol in module.symbols for member in (symbol, *symbol.members)]
-    bare = [one for one in symbols if not one.docstring and one.kind != "type"]
+    bare = [one for one in symbols if not one.docstring and one.kind != "type" and one.name != "main"]
     missing += [f"{module.path}:{one.line}: {module.name}.{one.name}" for one in bare]
   return missing
 

@@ -4,8 +4,6 @@ The server is not trusted: `chat/http.py` limits the time, the length and the fo
 answers on disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import dataclasses

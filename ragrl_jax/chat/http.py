@@ -5,8 +5,6 @@ every call runs on an event loop of this process. A single wall-clock limit cove
 and closes the socket. The loop's thread is a daemon, so no call keeps a process alive.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import dataclasses
@@ -79,7 +77,6 @@ def post_json(
     deadline: of the whole call, on the clock of time.monotonic().
     max_bytes: limit on the answer's body; a longer one is not read to its end. Compressed bodies are refused.
     headers: additional headers. A value that HTTP forbids is refused without being shown.
-    proxies: whether to use the environment's proxies.
 
   Raises:
     NoAnswerInTime, ConnectionFailed, AnswerTooLarge, NotJSON: subclasses of CallFailed.

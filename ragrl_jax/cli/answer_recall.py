@@ -26,7 +26,6 @@ ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions who
 
 
 def main():
-  """Runs `ragrl recall`."""
   if OUT.value:
     folders.refuse_others(OUT.value, folders.SCORES)
   examples = list(readers.read_examples(DATA.value))

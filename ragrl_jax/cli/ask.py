@@ -54,7 +54,6 @@ EXAMPLES = 3  # questions that the page shows
 
 
 def main(words):
-  """Runs `ragrl ask`."""
   compile_cache.keep()
   listener = http_limits.bound("127.0.0.1", PORT.value, "--port") if PAGE.value else None
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):

@@ -38,7 +38,6 @@ TRAIN = flags.DEFINE_multi_string(
 
 
 def main():
-  """Runs `ragrl audit`."""
   folder = pathlib.Path(INDEX.value) / "corpus"
   if INDEX.value and not retrieval.is_served(INDEX.value) and not pathlib.Path(INDEX.value).exists():
     raise app.UsageError(f"--index={INDEX.value}: no index here. Name a folder of `ragrl index`, or an address.")

@@ -17,8 +17,7 @@ from ragrl_jax.retrieval.documents import Chunks
 from ragrl_jax.store import compile_cache
 
 
-def main() -> int:
-  """Runs `ragrl index`."""
+def main() -> None:
   parser = commands.Parser(__doc__)
   about = "documents or rows, in files or a folder (docs/howto/corpus.md)"
   parser.add_argument("--corpus", required=True, action=commands.Once, help=about)
@@ -68,7 +67,6 @@ def main() -> int:
     out = build_index(chunks=chunks, **arguments)
     description = load_index(out).describe()
   print(json.dumps(dict(index=str(out), **description), ensure_ascii=False))
-  return 0
 
 
 def _shard(text: str) -> tuple[int, int]:

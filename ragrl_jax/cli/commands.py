@@ -81,7 +81,7 @@ def start(module: types.ModuleType) -> None:
 
   Args:
     module: a module of this folder. `main` takes no argument, or the words that are no flags. If it has no flags, it
-      returns the exit status. FROM_CHECKPOINT is the kind of the config if only --checkpoint is given.
+      may return the exit status (None: 0). FROM_CHECKPOINT is the kind of the config if only --checkpoint is given.
       FIRST_IS_CHECKPOINT: a first word that is no flag is the --checkpoint.
   """
   shown = _wants_traceback()

@@ -43,7 +43,6 @@ VERDICTS = flags.DEFINE_multi_string(
 
 
 def main():
-  """Runs `ragrl compare`."""
   if bool(RESULTS.value) == bool(VERDICTS.value):
     raise app.UsageError("give --results once per system, or --verdicts once per judge.")
   if VERDICTS.value and (unused := commands.given(MEASURES, ALTERNATIVE)):

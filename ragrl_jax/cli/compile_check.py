@@ -41,7 +41,6 @@ JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
 def main():
-  """Runs `ragrl check`."""
   commands.on_cpu()  # libtpu and the CUDA plugin serve only as compilers
   os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
   index = None

@@ -29,7 +29,6 @@ EXAMPLES = flags.DEFINE_integer("examples", 0, "Most transcripts to write; 0 wri
 
 
 def main():
-  """Runs `ragrl demonstrate`."""
   config = settings.of(CONFIG.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   readers.check(DATA.value, "--data")  # before an index is loaded

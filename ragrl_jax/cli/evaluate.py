@@ -41,7 +41,6 @@ flags.register_validator(
 
 
 def main():
-  """Runs `ragrl evaluate`."""
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
   answer_files.folders(pathlib.Path(OUT.value), SEEDS.value)  # before a model is looked for

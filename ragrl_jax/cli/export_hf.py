@@ -92,8 +92,7 @@ def export(
   return Exported(steps.parent, step, shape.family, weights)
 
 
-def main() -> int:
-  """Runs `ragrl export`."""
+def main() -> None:
   commands.on_cpu()
   parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
@@ -102,4 +101,3 @@ def main() -> int:
   arguments = parser.parse_args()
   exported = export(arguments.checkpoint, arguments.out, dtype=arguments.dtype)
   print(json.dumps(dict(model=arguments.out, step=exported.step, dtype=arguments.dtype, family=exported.family)))
-  return 0

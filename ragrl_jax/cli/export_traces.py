@@ -15,8 +15,7 @@ from ragrl_jax.report import interchange
 from ragrl_jax.store import episodes
 
 
-def main() -> int:
-  """Runs `ragrl export-traces`."""
+def main() -> None:
   parser = commands.Parser(__doc__)
   parser.add_argument("--workdir", required=True, help="folder of a run or of an evaluation")
   parser.add_argument("--format", default="jsonl", choices=tuple(interchange.FORMS))
@@ -26,4 +25,3 @@ def main() -> int:
   writers.refuse_inputs([arguments.out], read)
   number = interchange.write(arguments.workdir, arguments.format, arguments.out)
   print(json.dumps(dict(episodes=number, format=arguments.format, file=arguments.out)))
-  return 0

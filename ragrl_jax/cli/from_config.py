@@ -20,7 +20,6 @@ from ragrl_jax.data import writers
 
 
 def main() -> int:
-  """Runs `ragrl from-config`."""
   parser = commands.Parser(__doc__ or "")
   parser.add_argument("files", nargs="+", metavar="FILE", help="the script, after the YAML that it names")
   parser.add_argument("--out", default="", help="the config file to write")

@@ -28,8 +28,7 @@ from ragrl_jax.store import folders
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 
-def main() -> int:
-  """Runs `ragrl import`."""
+def main() -> None:
   parser = commands.Parser(__doc__)
   parser.add_argument("--model", required=True, help="folder, OWNER/NAME[@REVISION] on the hub, or GGUF file")
   parser.add_argument("--out", required=True, help="folder to write; a run's config.model.path")
@@ -44,7 +43,6 @@ def main() -> int:
   folders.refuse_others(out)
   with _folder(source, out, DTYPES[arguments.dtype]) as folder:
     _write(arguments, folder, out)
-  return 0
 
 
 @contextlib.contextmanager

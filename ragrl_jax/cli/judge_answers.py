@@ -9,13 +9,13 @@ judged`, `ragrl quadrants --measure judged` and the judge's columns of `ragrl ta
 set, the command continues after a kill.
 """
 
-from absl import app, flags
+from absl import flags
 from tqdm import tqdm
 
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import answer_files, answer_verdicts
-from ragrl_jax.judging import judge_api, prompts
+from ragrl_jax.judging import judge_api
 from ragrl_jax.store import compile_cache, jsonl
 from ragrl_jax.store import folders as folders_lib
 
@@ -26,7 +26,6 @@ RESULTS = flags.DEFINE_multi_string(
 
 
 def main():
-  """Runs `ragrl judge`."""
   named = [folder for pattern in RESULTS.value for folder in answer_files.named(pattern)]
   folders = [part for name in named for part in answer_files.parts(name) if (part / answer_files.PREDICTIONS).is_file()]
   if not folders:
@@ -35,19 +34,10 @@ def main():
     folders_lib.refuse_unwritable(folder, "--results")
   rows_of = {folder: answer_files.rows(folder) for folder in folders}
   config = settings.of(CONFIG.value)
-  kind, prompt = config.judge.kind, config.judge.prompt
-  if kind in ("sub_em", "sub_em_words", "lexical"):
-    raise ValueError(
-      f"config.judge.kind={kind!r} compares an answer with a thought, not with the right answers: "
-      "use llm, reward_model, nli or exact; cover_em is in every evaluation."
-    )
-  if kind not in judging.WORDS and not prompts.get(prompt).of_answers:
-    prompt_names = ", ".join(name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers)
-    raise ValueError(f"config.judge.prompt={prompt!r} does not judge answers: use one of {prompt_names}.")
+  judging.check_of_answers(config.judge)
   compile_cache.keep()
   judge = judging.load(config.judge, dtype=config.model.dtype)
-  if judge is None:
-    raise app.UsageError("there is no judge: set config.judge.kind.")
+  assert judge is not None
   unread = total = 0
   for folder, rows in rows_of.items():
     with tqdm(desc=f"judge {folder.name}", unit="answer") as bar:

@@ -31,9 +31,7 @@ def listing(name: str = "") -> str:
   return "\n\n".join(map(fields.text, groups))
 
 
-def main() -> int:
-  """Runs `ragrl settings`."""
+def main() -> None:
   parser = commands.Parser(__doc__ or "")
   parser.add_argument("names", nargs="*", metavar="NAME")
   print("\n\n".join(map(listing, parser.parse_args().names or [""])))
-  return 0

@@ -22,7 +22,6 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", re
 
 
 def main():
-  """Runs `ragrl make-rejection-sft`."""
   folders = sorted(str(path) for one in RESULTS.value for path in answer_files.named(one) if path.is_dir())
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: there is no such folder.")

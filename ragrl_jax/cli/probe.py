@@ -34,7 +34,6 @@ flags.register_validator(
 
 
 def main():
-  """Runs `ragrl probe`."""
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
   folders.refuse_others(OUT.value)  # before a model is looked for

@@ -26,8 +26,7 @@ from ragrl_jax.store import jsonl
 README = "README.md"
 
 
-def main() -> int:
-  """Runs `ragrl push`."""
+def main() -> None:
   commands.on_cpu()
   parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
@@ -52,10 +51,9 @@ def main() -> int:
   print("\n".join(f"{count:>14,}  {file}" for file, count in files.items()))
   if not arguments.to:
     print(f"{out}: {size}, of step {made.step}. Nothing was uploaded: read {README}, then `hf upload USER/NAME {out}`.")
-    return 0
+    return
   message = f"Step {made.step} of {made.run.resolve().name}"
   print(f"{size}: {upload(out, arguments.to, token=token, private=arguments.private, message=message)}")
-  return 0
 
 
 def write(
@@ -65,7 +63,6 @@ def write(
 
   Args:
     checkpoint: RUN or RUN/checkpoints/STEP.
-    results: folders of evaluations of this checkpoint.
     name, licence, base: see `card.write`; the name is the folder's of the run if it is empty.
 
   Raises:
@@ -134,14 +131,10 @@ def allowed(to: str, licence: str) -> str:
 def upload(
   folder: pathlib.Path, to: str, *, token: str, private: bool, message: str, endpoint: str | None = None
 ) -> str:
-  """Uploads the folder to a model repository, which is created if needed.
+  """Uploads the folder to a model repository, which is created if needed, and returns the commit's address.
 
   Args:
-    private: whether a new repository is private.
     endpoint: the hub's address; None for the address in HF_ENDPOINT, or else the public hub.
-
-  Returns:
-    The commit's address.
 
   Raises:
     ValueError: the hub refuses the upload, or cannot be reached.

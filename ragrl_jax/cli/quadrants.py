@@ -28,7 +28,6 @@ MEASURE = flags.DEFINE_string(
 
 
 def main():
-  """Runs `ragrl quadrants`."""
   if (len(RESULTS.value) == 2) == bool(CURVE.value) or len(RESULTS.value) not in (0, 2):
     raise app.UsageError("give --results twice, or --curve once.")
   if CURVE.value:

@@ -25,7 +25,6 @@ MEGABYTES = flags.DEFINE_float(
 
 
 def main():
-  """Runs `ragrl report`."""
   if not WORKDIR.value:
     raise app.UsageError("give the run's folder as --workdir OUT, once for each run.")
   if len(WORKDIR.value) > 1 and OUT.value is None:

@@ -19,7 +19,6 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 
 
 def main():
-  """Runs `ragrl retrieve`."""
   if not index_flags.INDEX.value:
     raise app.UsageError("--index is missing (--help shows an example).")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))

@@ -29,7 +29,6 @@ OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.
 
 
 def main():
-  """Runs `ragrl score`."""
   examples = list(readers.read_examples(DATA.value))
   retriever = RETRIEVER.value or "not known"  # None would say that the system does not search
   facts = dict(data=DATA.value, model=MODEL.value, transcripts=TRANSCRIPTS.value, retrieval=retriever)

@@ -58,7 +58,6 @@ DRAIN_S = flags.DEFINE_float(
 
 
 def main():
-  """Runs `ragrl serve-model`."""
   compile_cache.keep()
   path_given, key, listener = CHECKPOINT.value, _key(), http_limits.bound(HOST.value, PORT.value)
   checkpoint = checkpoints.best(path_given, BEST.value) if BEST.value else path_given

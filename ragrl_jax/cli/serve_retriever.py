@@ -24,8 +24,7 @@ LIMITS = {
 }
 
 
-def main() -> int:
-  """Runs `ragrl serve-index`."""
+def main() -> None:
   parser = commands.Parser(__doc__)
   parser.add_argument("--index", required=True, help="folder of an index, a FUSED.json, or an address")
   parser.add_argument("--host", default="127.0.0.1")
@@ -55,7 +54,6 @@ def main() -> int:
   load, say = functools.partial(_load, given.index, local), functools.partial(print, flush=True)
   limits, processes = server.Limits(**{name: getattr(given, name) for name in LIMITS}), given.processes
   server.serve(load, host=given.host, port=given.port, limits=limits, key=key, processes=processes, say=say)
-  return 0
 
 
 _keep = functools.cache(compile_cache.keep)  # once in each process

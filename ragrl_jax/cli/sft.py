@@ -18,7 +18,6 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metri
 
 
 def main():
-  """Runs `ragrl sft`."""
   malloc.limit()
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold

@@ -18,7 +18,6 @@ SEED = flags.DEFINE_integer("seed", 0, "Seed of the split.")
 
 
 def main():
-  """Runs `ragrl split`."""
   if len(OUT.value) != len(SHARES.value):
     raise app.UsageError(f"give one --out for each of the {len(SHARES.value)} shares.")
   try:

@@ -28,7 +28,6 @@ ANY_MODEL = flags.DEFINE_bool("any_model", False, "Let runs of other models fill
 
 
 def main():
-  """Runs `ragrl tables`."""
   paper = papers.PAPERS[PAPER.value]
   paths = [pathlib.Path(path) for path in folders(RUNS.value)]
   evaluations = [records.read(path) for path in paths if not path.is_file()]

@@ -20,7 +20,6 @@ WORKDIR = flags.DEFINE_string(
 
 
 def main():
-  """Runs `ragrl train`."""
   from_python.refuse_tuned(flags.FLAGS["config"].config_filename)
   malloc.limit()
   compile_cache.keep()

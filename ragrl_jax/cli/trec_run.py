@@ -19,8 +19,7 @@ from ragrl_jax.retrieval import load_index, trec_files
 from ragrl_jax.structs import document_of
 
 
-def main() -> int:
-  """Runs `ragrl trec`."""
+def main() -> None:
   parser = commands.Parser(__doc__)
   parser.add_argument("--run", required=True, help="the run file: written with --index, else read")
   parser.add_argument("--index", default="", help="folder of an index, or the address of a retriever or a database")
@@ -52,7 +51,6 @@ def main() -> int:
       )
     scores = metrics.means(run, judgements, names)
     print(json.dumps(dict(run=arguments.run, queries=len(judgements), **scores), indent=1))
-  return 0
 
 
 def _search(arguments, judgements) -> None:

@@ -22,7 +22,6 @@ EVERY = flags.DEFINE_float(
 
 
 def main():
-  """Runs `ragrl watch`."""
   folder, printed = pathlib.Path(WORKDIR.value), set()
   while True:
     finished = workdir.ended(folder) >= 0  # asked first: the rows that are read then are all

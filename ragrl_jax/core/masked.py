@@ -68,7 +68,7 @@ def aggregate(
   totals: Totals | None = None,
   norm: Number | None = None,
 ) -> Float[Array, ""]:
-  """Reduces one value per token to a scalar.
+  """Reduces one value per token to a scalar, which is 0 where nothing is trained.
 
   | mode                    | formula (over sequences with at least one trained token)         | as in |
   |-------------------------|------------------------------------------------------------------|-------|
@@ -85,9 +85,6 @@ def aggregate(
     totals: (tokens, sequences) of the whole optimiser step, for a call that sees only a part of it. The results of all
       parts then add up to the result of one call over everything. Counted from the mask if None.
     norm: divisor of the last mode, in tokens; the padded length T if None.
-
-  Returns:
-    A scalar; 0 where nothing is trained.
 
   Raises:
     ValueError: an unknown mode.

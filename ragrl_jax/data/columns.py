@@ -129,11 +129,7 @@ def golds(row: Row, column: str) -> tuple[str, ...]:
 
 
 def _listed(text: str, column: str) -> list[str]:
-  """The texts of a list in JSON or as Python prints it, or this text alone.
-
-  Raises:
-    ValueError: it is an object, an empty list, or a list that cannot be read without doubt, as NumPy prints it.
-  """
+  """The texts of a list in JSON or as Python prints it, or this text alone."""
   bare = text.strip()
   if bare[-1:] not in tuple("])}") or not _LISTED.match(bare):
     return [text]

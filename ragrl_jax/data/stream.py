@@ -21,8 +21,6 @@ class Stream:
   """
 
   def __init__(self, size: int, *, seed: int):
-    if size < 1:
-      raise ValueError(f"a stream over {size} examples: there must be at least one (config.data.train).")
     self.size = size
     self.seed = seed
     self._order = functools.lru_cache(maxsize=2)(self._shuffled)
@@ -59,11 +57,6 @@ class Mixture(Stream):
   """
 
   def __init__(self, easy: int, hard: int, *, share: Callable[[int], float], prompts_per_step: int, seed: int):
-    if min(easy, hard) < 1:
-      raise ValueError(
-        f"a mixture of {easy} easy and {hard} hard examples: there must be at least one of each "
-        "(config.data.train, config.data.hard)."
-      )
     super().__init__(easy + hard, seed=seed)
     self.easy, self.hard, self.share, self.prompts_per_step = easy, hard, share, prompts_per_step
 

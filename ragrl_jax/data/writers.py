@@ -45,9 +45,7 @@ def refuse_inputs(
   to; or JSON lines as .csv or .parquet.
 
   Args:
-    outs: the files to write.
     inputs: the files that are read, such as `readers.named(path)`.
-    flag: the flag that names the files to write.
 
   Raises:
     ValueError: writing would overwrite one of these files or fail, or no reader would take the result.

@@ -41,9 +41,7 @@ class Engine:
 
   Args:
     graphdef: the decoder's, from `nnx.split`.
-    sizes: of lanes, pages and programs.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
-    team: the hosts of the engine, if there are several.
     **weights: `engines`, `frozen` and `own_weights`, see `Loader`.
 
   It raises ValueError if sizes and mesh have different numbers of replicas.

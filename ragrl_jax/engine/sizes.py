@@ -49,12 +49,6 @@ class Sizes:
   speculate: int = Rollout.speculate
 
   def __post_init__(self):
-    numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "kv_dtype"}
-    small = [f"{name}={number}" for name, number in numbers.items() if number < 1]
-    if bad := [text for text in small if text not in ("pages=0", "speculate=0")]:
-      raise ValueError(f"{', '.join(bad)}: each must be at least 1 (config.rollout).")
-    if self.rows < self.lanes:
-      raise ValueError(f"rows={self.rows} < lanes={self.lanes}: every lane needs a conversation (config.rollout.rows).")
     for name in ("lanes", "rows", "pages"):
       if getattr(self, name) % self.replicas:
         raise ValueError(

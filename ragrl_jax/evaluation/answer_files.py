@@ -208,11 +208,7 @@ def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
 
 
 def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
-  """The fields of the questions that only scores read and that differ from the kept ones.
-
-  Raises:
-    ValueError: the answers are those of another evaluation; the message says what differs.
-  """
+  """The fields of the questions that only scores read and that differ from the kept ones."""
   path = out / SETTINGS
   before = jsonl.read_object(path)
   was, now = compared(before), compared(settings)

@@ -95,7 +95,6 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   system has several runs, it is Student's over questions and runs (`stats.seeds_interval`), and covers further runs.
 
   Args:
-    results: system → its rows.
     alternative: the Wilcoxon test's (`stats.ALTERNATIVES`). "greater" tests whether a system is above the first one.
 
   Returns:

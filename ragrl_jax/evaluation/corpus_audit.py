@@ -153,9 +153,7 @@ def audited(
   """The audit of a corpus, and of an index over it.
 
   Args:
-    held: the answers and gold documents found in the corpus.
     rankings: the passages that the index finds for each question, best first; None without an index.
-    k: number of counted ranks.
 
   Returns:
     (summary, rows). The summary has passages, top_k, and sets: {source: `totals`}; with several sources, "" has

@@ -76,12 +76,7 @@ class Maker:
   async def many(
     self, examples: Sequence[Example], most: int, progress: Callable[[int], None] = lambda kept: None
   ) -> tuple[list[tuple[Example, transcripts.Turns]], collections.Counter]:
-    """Up to `most` demonstrations (0: all) of the examples, drawn at random by config.seed; and the examples by status.
-
-    Args:
-      most: number of demonstrations after which it stops.
-      progress: called with the number of demonstrations so far.
-    """
+    """Up to `most` demonstrations (0: all), of examples drawn by config.seed; and the number of examples by status."""
     order, kept, counts = list(examples), [], collections.Counter()
     random.Random(self.seed).shuffle(order)
     while order and (not most or len(kept) < most):

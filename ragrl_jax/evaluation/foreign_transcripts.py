@@ -163,7 +163,6 @@ def score(
 
   Args:
     path: the file (.jsonl or .json, also .gz).
-    examples: all questions with their right answers.
     system: one of AGENTS.
     settings: stored with the scores; at least `data`.
 

@@ -123,7 +123,6 @@ def answer_all(
   """Plays and scores every request. Answers are scored in a thread, and passed to `keep`, while others are played.
 
   Args:
-    requests: the requests, grouped by question.
     at_once: episodes played at a time. With 1, the next one begins after `keep` has returned.
     progress: called with the number of kept answers.
 

@@ -33,9 +33,6 @@ Measure = Callable[[np.ndarray], np.ndarray]  # number of items with each patter
 def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict[str, Any]:
   """The agreement of raters on the items that all of them have labelled.
 
-  Args:
-    seed: seed of the resampling for the intervals.
-
   Returns:
     n: items labelled by all raters; left_out: items labelled by some of them.
     agreement: share of pairs of raters with the same label, mean over the items; fleiss_kappa.
@@ -181,9 +178,6 @@ def write_verdicts(
   A pair without a verdict is a failed question: it is in no number.
 
   Args:
-    path: the file of the labelled pairs.
-    pairs, verdicts: the pairs, and a verdict for each, or None.
-    judge: the judge's `describe`.
     model: the folder of its model, "" without one.
     **trained: recipe and preset of the training of such a judge.
   """

@@ -258,11 +258,7 @@ def _to_the_end(rows: Rows, steps: int, on_step: OnStep | None, headline, tell=l
 
 
 def _path(name: str, value: Any) -> str:
-  """A path or a name as text; a ~ at its beginning is the user's home.
-
-  Raises:
-    ValueError: it is something else, such as rows.
-  """
+  """A path or a name as text; a ~ at its beginning is the user's home."""
   if not isinstance(value, str | os.PathLike):
     raise ValueError(
       f"{name}: it must be a path or a name, this is of the type {type(value).__name__}. Write rows to a file first."
@@ -283,11 +279,7 @@ def _default(variant: str) -> str:
 
 
 def _set(config, values: Mapping[str, Any], more: Mapping[str, Any] | None) -> config_lib.Config:
-  """A copy of the settings, with those of `values` that are not empty, and then `more`.
-
-  Raises:
-    ValueError: there is no such setting, or it has another type.
-  """
+  """A copy of the settings, with those of `values` that are not empty, and then `more`."""
   if not isinstance(config, str | os.PathLike) and not hasattr(config, "update_from_flattened_dict"):
     raise ValueError(f"config: a {type(config).__name__}, but it must be a ragrl_jax.Config, or one's name or file.")
   result = config_lib.load(config) if isinstance(config, str | os.PathLike) else copy.deepcopy(config)

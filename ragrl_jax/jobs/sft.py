@@ -261,11 +261,7 @@ def _end_of_turn(tokenizer: Any) -> int:
 
 
 def _turns(example: structs.Example) -> list[tuple[str, str]]:
-  """The (owner, text) pairs of a transcript, which a table holds as JSON text.
-
-  Raises:
-    ValueError: the row has none, or something else.
-  """
+  """The (owner, text) pairs of a transcript, which a table holds as JSON text."""
   if example.meta.get("turns") is None:
     raise ValueError(
       f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "

@@ -1,7 +1,5 @@
 """Judges of pairs (premise, claim): `load(settings).judge(pairs)`; `of_terms` makes all judges of a run."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +8,7 @@ from ragrl_jax import settings as settings_lib
 from ragrl_jax.judging import prompts
 from ragrl_jax.judging.judge_api import Cached, Judge, references
 
-__all__ = ["Judge", "chosen", "load", "of_steps", "of_terms", "references"]
+__all__ = ["Judge", "check_of_answers", "chosen", "load", "of_steps", "of_terms", "references"]
 
 WORDS = ("exact", "sub_em", "sub_em_words", "lexical")  # kinds that compare words and need no model
 ASKED = ("llm", "reward_model")  # kinds that are asked a question in words
@@ -122,6 +120,17 @@ def chosen(
     result[term] = its
   _check_wordings(settings, by_term, result)
   return result
+
+
+def check_of_answers(settings: settings_lib.Judge, why: str = "") -> None:
+  """Raises a ValueError, which begins with `why`, if config.judge does not compare an answer with the right ones."""
+  kind, prompt = settings.kind, settings.prompt
+  if kind in ("none", "sub_em", "sub_em_words", "lexical"):
+    does = "judges no answers" if kind == "none" else "compares an answer with a thought, not with the right answers"
+    raise ValueError(f"{why}config.judge.kind={kind!r} {does}: use llm, reward_model, nli or exact.")
+  if kind != "exact" and not prompts.get(prompt).of_answers:
+    prompt_names = ", ".join(name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers)
+    raise ValueError(f"{why}config.judge.prompt={prompt!r} does not judge answers: use one of {prompt_names}.")
 
 
 def _check_term(term: str, its: settings_lib.Judge) -> None:

@@ -1,7 +1,5 @@
 """The interface of every judge, pairs (premise, claim) → verdicts; and a judge whose verdicts are stored on disk."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -62,13 +60,12 @@ class JudgeFailed(ToolFailed):
     self.down = not self.answered
 
 
-class OfPairs:
+class OfPairs(Judge):
   """A judge whose subclass has `_verdicts`: it gets the distinct pairs that `each` asks about."""
 
   pace: Pace = Pace()
 
   def judge(self, pairs: Sequence[Pair]) -> Verdicts:
-    """See `Judge`."""
     return each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[Pair]) -> Verdicts:
@@ -116,17 +113,6 @@ def golds(premise: str) -> list[str]:
 def graded(score: float, threshold: float) -> float:
   """1 if the score reaches the threshold, else 0; the score itself if the threshold is 0."""
   return float(score >= threshold) if threshold else float(score)
-
-
-def in_range(threshold: float) -> float:
-  """Returns the threshold after checking it.
-
-  Raises:
-    ValueError: the threshold is not between 0 and 1.
-  """
-  if not 0.0 <= threshold <= 1.0:
-    raise ValueError(f"threshold={threshold!r}: it must be 0 (the score itself) to 1 (config.judge.threshold).")
-  return float(threshold)
 
 
 def verdicts(
@@ -189,7 +175,6 @@ class Cached(OfPairs):
     self._cache = disk_cache.Cache(path, "config.judge.cache")
 
   def describe(self) -> Mapping[str, Any]:
-    """See `judge_api.Judge`."""
     return self._judge.describe()
 
   def _verdicts(self, pairs: list[Pair]) -> Verdicts:

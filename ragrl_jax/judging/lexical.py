@@ -1,7 +1,5 @@
 """Judges that compare words and need no model."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +22,6 @@ class Exact(judge_api.OfPairs):
   """1 if the claim equals one of the premise's right answers (`judge_api.references`), after SQuAD's normalisation."""
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return dict(kind="exact")
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
@@ -42,25 +39,22 @@ class SubEM(judge_api.OfPairs):
     self._words = words
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return dict(kind="sub_em_words" if self._words else "sub_em")
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     return [faithful.states(*pair, words=self._words) for pair in pairs]
 
 
-class ExactFirst:
+class ExactFirst(judge_api.Judge):
   """Gives exact matches 1, and asks another judge about all other answers."""
 
   def __init__(self, judge: judge_api.Judge):
     self._judge, self.pace = judge, judge.pace
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return dict(self._judge.describe(), exact_first=True)
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
     verdicts: judge_api.Verdicts = list(Exact().judge(pairs))
     rest = [i for i, verdict in enumerate(verdicts) if not verdict]
     try:
@@ -85,10 +79,9 @@ class Lexical(judge_api.OfPairs):
   """
 
   def __init__(self, threshold: float = 0.5):
-    self._threshold = judge_api.in_range(threshold)
+    self._threshold = float(threshold)
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return dict(kind="lexical", threshold=self._threshold)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:

@@ -1,10 +1,7 @@
 """A language model as the judge, behind any server of OpenAI's chat protocol."""
 
-from __future__ import annotations
-
 import logging
 import os
-import queue
 import threading
 from typing import Any
 
@@ -23,10 +20,9 @@ class LLM(judge_api.OfPairs):
     prompt, wording: see `prompts.get`.
     key_variable: the environment variable that holds the key; "" for servers without keys. The key is never stored.
     timeout_s, retries, backoff_s: see `chat.client.Client`.
-    concurrency: calls at the same time.
 
   Raises:
-    ValueError: there is no model, no key for OpenAI's own endpoint, or a setting is out of range.
+    ValueError: there is no model, or no key for OpenAI's own endpoint.
   """
 
   def __init__(
@@ -44,11 +40,6 @@ class LLM(judge_api.OfPairs):
   ):
     if not model:
       raise ValueError("config.judge.model is empty: name the model that the judge's server is to use.")
-    if timeout_s <= 0 or retries < 0 or concurrency < 1:
-      raise ValueError(
-        f"timeout_s={timeout_s}, retries={retries}, concurrency={concurrency}: time and concurrency "
-        "must be positive, retries 0 or more (config.judge)."
-      )
     key = os.environ.get(key_variable, "") if key_variable else ""
     if not key and not endpoint:
       raise ValueError(
@@ -67,23 +58,16 @@ class LLM(judge_api.OfPairs):
     self.pace = judge_api.Pace(batch=1, workers=concurrency, deadline_s=deadline_s + timeout_s)
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     where = "" if self._client.where == "OpenAI" else self._client.where
     return dict(kind="llm", model=self._client.model, endpoint=where, prompt=self._name, wording=self._prompt.mark)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
-    waiting: queue.SimpleQueue[judge_api.Pair] = queue.SimpleQueue()
     answered: dict[judge_api.Pair, float | None] = {}
     failed: dict[judge_api.Pair, client.NoCompletion] = {}
-    for pair in pairs:
-      waiting.put(pair)
+    waiting = iter(pairs)  # each thread takes the next pair
 
     def work() -> None:
-      while True:
-        try:
-          pair = waiting.get_nowait()
-        except queue.Empty:
-          return
+      for pair in waiting:
         try:
           with self._gate:
             answered[pair] = self._ask(*pair)

@@ -1,7 +1,5 @@
 """Judges that run in this process: entailment by a T5, and a decoder that was trained to print verdicts."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable, Sequence
@@ -122,7 +120,7 @@ class NLI(Local):
     folder = hub.folder(path, "config.judge.path")
     pieces = folder / "spiece.model"
     self._tokenizer = tokenizer_lib.load_tokenizer(pieces if pieces.is_file() else folder)
-    self._threshold = judge_api.in_range(threshold)
+    self._threshold = float(threshold)
     model, shape = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
     encoder.check_rows(folder, self._tokenizer.vocab_size, shape.vocab_size)
     yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
@@ -138,7 +136,6 @@ class NLI(Local):
     self._mark = tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return self._described("nli")
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
@@ -188,7 +185,7 @@ class RewardModel(Local):
     folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
     self._tokenizer = _tokenizer_of(folder)
     self._prompt, self._name = prompts.get(prompt, wording), prompt
-    self._threshold = judge_api.in_range(threshold)
+    self._threshold = float(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
     if labels[0] == labels[1]:
       raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
@@ -204,14 +201,13 @@ class RewardModel(Local):
     self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
     self.pace = self._rows.pace
 
-  def asking(self, prompt: str, wording: str = "") -> RewardModel:
+  def asking(self, prompt: str, wording: str = "") -> "RewardModel":
     """The same weights with another question, whose labels must be the same."""
     other = copy.copy(self)
     other._prompt, other._name = prompts.get(prompt, wording), prompt
     return other
 
   def describe(self) -> dict[str, Any]:
-    """See `judge_api.Judge`."""
     return self._described("reward_model", prompt=self._name, wording=self._prompt.mark)
 
   def _row(self, premise: str, claim: str) -> list[int] | None:

@@ -4,8 +4,6 @@ Premise and claim come from models and corpora and are not trusted. Text in them
 that neither can close its own block. They are never used as format strings.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -59,7 +59,6 @@ class CriticSettings:
 
   def __post_init__(self) -> None:
     # Each field is checked in its section. Relations between fields are checked for training only.
-    Critic(kind=self.kind, clip=self.clip, coef=self.coef, alone_steps=self.alone_steps)
     if self.alone_steps and self.kind != "own":
       raise ValueError(
         f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only a critic of kind 'own' can learn "
@@ -96,11 +95,6 @@ class Settings(Loss):
       not (self.kl == "k1" and self.kl_in == "loss"),
       "config.loss.kl='k1': as a loss its gradient does not depend on the reference, so it pulls nowhere and only "
       "adds noise. Use 'k2' or 'k3', 'k1+' for k1's value with k2's gradient, or config.loss.kl_in='reward'.",
-    )
-    yield (
-      self.logprob_chunk >= 1 and self.max_nonfinite >= 1,
-      f"config.learner.logprob_chunk={self.logprob_chunk}, max_nonfinite={self.max_nonfinite}: both must be "
-      "at least 1.",
     )
     yield (
       self.aggregation != "seq_mean_token_sum_norm" or self.norm is not None,

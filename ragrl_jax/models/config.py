@@ -8,7 +8,7 @@ from typing import Any
 
 from ragrl_jax.models import families, hf
 from ragrl_jax.models.families import Family
-from ragrl_jax.models.hf import RopeScaling, Scaling
+from ragrl_jax.models.hf import RopeScaling, Scaling, YarnScaling
 
 WHERE = "config.model.shape, or the model folder's config.json"
 DELTA = ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim", "delta_conv")
@@ -205,7 +205,9 @@ class DecoderConfig:
     """Number of positions that the model was made for, in tokens, after the scaling of its rope."""
     scaling = self.rope_scaling
     # Published folders count after scaling, as Llama 3.2's 131,072. One that a user stretched still has the old number.
-    if isinstance(scaling, RopeScaling) and self.max_position <= scaling.original_max_position_embeddings:
+    # YaRN's factor is the ratio of the two; Qwen3's old number, 40,960, is above the original 32,768.
+    after = isinstance(scaling, RopeScaling) and self.max_position > scaling.original_max_position_embeddings
+    if isinstance(scaling, RopeScaling | YarnScaling) and not after:
       return max(self.max_position, int(scaling.factor * scaling.original_max_position_embeddings))
     return self.max_position
 

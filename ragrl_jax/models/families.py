@@ -7,7 +7,7 @@ switch to `Family`, and use it in `models/layers.py` or `models/decoder.py`. CON
 import dataclasses
 import functools
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ragrl_jax.models import hf
 WHERE = "ragrl_jax/models/families.py"  # where a family is added, for messages
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"  # layers, as transformers names them
 SILU, GELU_TANH = "silu", "gelu_pytorch_tanh"
-LOCAL_THETA = 10_000.0  # rope_theta of Gemma 3's sliding layers, if config.json has none
+THETA, LOCAL_THETA = 1_000_000.0, 10_000.0  # rope_theta of Gemma 3's full and sliding layers, if config.json has none
 PATTERN = 6  # every sixth layer of Gemma 3 attends to everything
 ATTEND_EVERY, PARTIAL = 4, 0.25  # of Qwen3.5: every fourth layer attends, and rotates a quarter of a head
 MOST_LAYERS = 10_000
@@ -50,6 +50,18 @@ DELTA = {
   **{f"delta/{name}": TENSORS[f"layers/{name}"] for name in ("attention_norm", "mlp_norm", *_MLP)},
 }
 
+# A folder's name of a tensor from that above: the same; without "model.", in a model saved without its head; and beside
+# an image encoder, as transformers 5 builds such a model, and as it is published.
+LAYOUTS: tuple[Callable[[str], str], ...] = (
+  lambda name: name,
+  lambda name: name.removeprefix("model."),
+  lambda name: name.replace("model.", "model.language_model.", 1),
+  lambda name: f"language_model.{name}",
+)
+# How the names of tensors begin that are not read: of an image encoder, and of heads that draft tokens.
+BESIDE = ("mtp.", "vision_tower.", "multi_modal_projector.")
+BESIDE += ("model.visual.", "model.vision_tower.", "model.multi_modal_projector.")
+
 
 @dataclasses.dataclass(frozen=True)
 class Family:
@@ -71,6 +83,7 @@ class Family:
     hybrid: whether most layers are gated delta layers. The others rotate a part of each head only, and q's projection
       also gives a gate for attention's output.
     tensors: names of tensors that differ from TENSORS.
+    defaults: other values of config.json that count where it is silent, as in transformers.
   """
 
   architecture: str
@@ -87,6 +100,7 @@ class Family:
   experts: bool = False
   hybrid: bool = False
   tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def activation_key(self) -> str:
@@ -94,6 +108,9 @@ class Family:
     return "hidden_activation" if self.activation == GELU_TANH else "hidden_act"
 
 
+# Gemma 3's settings that a config.json may leave out; that of 4B has few. Source: transformers, Gemma3TextConfig.
+GEMMA = dict(vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=131_072)
+GEMMA |= dict(rms_norm_eps=1e-6, query_pre_attn_scalar=256, sliding_window=4096, bos_token_id=2, eos_token_id=1)
 # Our family is config.json's model_type.
 FAMILIES = {
   "qwen2": Family("Qwen2ForCausalLM", attention_bias=True),
@@ -117,11 +134,14 @@ FAMILIES = {
       "layers/mlp_norm": "model.layers.{}.pre_feedforward_layernorm.weight",
       "layers/mlp_post_norm": "model.layers.{}.post_feedforward_layernorm.weight",
     },
+    defaults=GEMMA,
   ),
   "qwen3_5_text": Family(
     "Qwen3_5ForCausalLM", qk_norm=True, attention_bias=False, head_dim=256, zero_norms=True, hybrid=True
   ),
 }
+# model_type of a model with an image encoder → that of its text part, if text_config does not say. It is read alone.
+WITH_IMAGES = {"qwen3_5": "qwen3_5_text", "gemma3": "gemma3_text", "mistral3": "mistral"}
 
 
 def get(name: Any, where: str) -> Family:
@@ -183,9 +203,10 @@ def read_config(values: Mapping[str, Any], where: str, *, embeds: bool = False) 
     ValueError: a family or option that the decoder does not support, or a missing setting.
   """
   values = _text_part(values, where)
-  size = functools.partial(hf.whole, values, where=where)
   name = hf.required(values, "model_type", where)
   family = get(name, f"{where}: model_type")
+  values = {**family.defaults, **values}
+  size = functools.partial(hf.whole, values, where=where)
   hf.refuse(
     values, where, mlp_bias=(False,), use_sliding_window=(False,), **{family.activation_key: (family.activation,)}
   )
@@ -225,20 +246,17 @@ def read_config(values: Mapping[str, Any], where: str, *, embeds: bool = False) 
   )
 
 
-def has_images(values: Mapping[str, Any]) -> bool:
-  """Whether a config.json is of Qwen3.5 with its image encoder, whose text part is a model of its own here."""
-  return values.get("model_type") == "qwen3_5"
-
-
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
   """The config of the text part, if a config.json is that of a model with an image encoder; else the whole."""
-  if not has_images(values):
+  kind = values.get("model_type")
+  if not isinstance(kind, str) or kind not in WITH_IMAGES:
     return values
   text = hf.required(values, "text_config", where)
   if not isinstance(text, dict):
     raise ValueError(f"{where}: text_config is {reprlib.repr(text)}: it must be an object.")
-  outside = {key: values.get(key, text.get(key)) for key in ("tie_word_embeddings", "quantization_config")}
-  return {"model_type": "qwen3_5_text", **text, **outside}
+  of_both = "architectures tie_word_embeddings quantization_config bos_token_id eos_token_id".split()
+  outside = {key: values[key] for key in of_both if values.get(key) is not None}
+  return {"model_type": WITH_IMAGES[kind], **text, **outside}
 
 
 # Settings that are read, or refused, in this module or in `hf.rope`.
@@ -317,7 +335,7 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
       f"{where}: layer_types has {reprlib.repr(kinds)}: it must have {FULL} or {SLIDING} for each of {layers} layers."
     )
   slides = tuple(kind == SLIDING for kind in kinds)
-  theta, local, scaling = hf.two_ropes(values, where, local=LOCAL_THETA)
+  theta, local, scaling = hf.two_ropes(values, where, theta=THETA, local=LOCAL_THETA)
   query_scale, head_dim = hf.number(values, "query_pre_attn_scalar", where), values.get("head_dim", family.head_dim)
   found = dict(rope_theta=theta, rope_scaling=scaling, query_scale=None if query_scale == head_dim else query_scale)
   if any(slides):
@@ -353,7 +371,8 @@ def _hybrid(values, family: Family, layers: int, where: str) -> dict[str, Any]:
 def write_config(config: Any) -> dict[str, Any]:
   """The contents of a config.json from a `DecoderConfig`, with its rope in the layouts of transformers 4 and 5."""
   c, family = config, config.traits
-  scaling = c.rope_scaling and dict(rope_type=c.rope_scaling.kind, **dataclasses.asdict(c.rope_scaling))
+  given = dataclasses.asdict(c.rope_scaling) if c.rope_scaling else {}
+  scaling = c.rope_scaling and {"rope_type": c.rope_scaling.kind, **{k: v for k, v in given.items() if v is not None}}
   rope = {**(scaling or dict(rope_type="default")), "rope_theta": c.rope_theta}
   values = dict(
     architectures=[family.architecture],

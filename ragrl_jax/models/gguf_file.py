@@ -20,6 +20,8 @@ import numpy as np
 from ragrl_jax.models import families, hf, tensors
 
 ARCHITECTURES = dict(llama="llama", qwen2="qwen2", qwen3="qwen3", gemma3="gemma3_text", qwen35="qwen3_5_text")  # → ours
+YARN = dict(factor="factor", original_context_length="original_max_position_embeddings")  # a file's → config.json's
+YARN |= dict(yarn_beta_fast="beta_fast", yarn_beta_slow="beta_slow")
 LARGEST_GEMMA = 62  # layers of Gemma 3 27B, whose scores alone are divided by √(d_model / num_heads) (llama.cpp)
 LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 
@@ -193,8 +195,14 @@ def _rope_scaling(file: GgufFile, name: str, head_dim: int) -> dict[str, Any] | 
     if divisors.shape != want.shape or not np.allclose(divisors, want, rtol=1e-3):
       raise ValueError(f"{file.where}: rope_freqs.weight is not Llama 3's scaling, the only supported one.")
     return scaling
+  if kind == "yarn":
+    begins = f"{name}.rope.scaling."
+    given = {key.removeprefix(begins): value for key, value in file.fields.items() if key.startswith(begins)}
+    if others := given.keys() - YARN.keys() - {"type", "finetuned"}:
+      raise ValueError(f"{file.where}: {begins}{min(others)} is not supported.")
+    return dict(rope_type="yarn", **{YARN[key]: given[key] for key in YARN.keys() & given.keys()})
   if kind not in ("none", "linear"):
-    raise ValueError(f"{file.where}: {name}.rope.scaling.type is {kind!r}: only 'none' and 'linear' are supported.")
+    raise ValueError(f"{file.where}: {name}.rope.scaling.type is {kind!r}: it must be 'none', 'linear' or 'yarn'.")
   return dict(rope_type="linear", factor=float(factor)) if kind == "linear" and factor else None
 
 

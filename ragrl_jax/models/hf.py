@@ -1,7 +1,10 @@
 """Reads a Hugging Face folder's JSON files. Refuses missing settings, and settings that this library would ignore."""
 
 import dataclasses
+import functools
 import json
+import logging
+import math
 import os
 import pathlib
 import reprlib
@@ -134,8 +137,43 @@ class RopeScaling:
   kind = "llama3"
 
 
-Scaling = RopeScaling | LinearScaling | None
-_SCALINGS = {"default": None, **{scaling.kind: scaling for scaling in (LinearScaling, RopeScaling)}}
+@dataclasses.dataclass(frozen=True)
+class YarnScaling:
+  """YaRN: the low rotary frequencies are divided by `factor`, and cos and sin are multiplied by `attention_factor`.
+
+  Attributes:
+    original_max_position_embeddings: tokens that the model was made for before.
+    beta_fast, beta_slow: a frequency with more turns than beta_fast in those tokens is kept; with fewer than beta_slow,
+      divided; between the two, the result is interpolated.
+    truncate: whether the two bounds are rounded to whole pairs.
+    attention_factor: None: what follows from `factor`, mscale and mscale_all_dim; attn_factor, which transformers does
+      not read, multiplies that, as in vLLM.
+
+  Source: Peng et al. (arXiv 2309.00071); transformers, modeling_rope_utils.py, "yarn".
+  """
+
+  factor: float
+  original_max_position_embeddings: int
+  beta_fast: float = 32.0
+  beta_slow: float = 1.0
+  truncate: bool = True
+  attention_factor: float | None = None
+  attn_factor: float | None = None
+  mscale: float | None = None
+  mscale_all_dim: float | None = None
+
+  kind = "yarn"
+
+  def __post_init__(self):
+    if self.attention_factor is None:
+      of = lambda scale: 0.1 * scale * math.log(max(self.factor, 1.0)) + 1.0
+      both = self.mscale and self.mscale_all_dim
+      factor = of(self.mscale) / of(self.mscale_all_dim) if both else of(1.0)
+      object.__setattr__(self, "attention_factor", factor * (self.attn_factor or 1.0))
+
+
+Scaling = RopeScaling | LinearScaling | YarnScaling | None
+_SCALINGS = {"default": None, **{scaling.kind: scaling for scaling in (LinearScaling, RopeScaling, YarnScaling)}}
 _ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
 
 
@@ -146,7 +184,7 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
   `rope_scaling`, which is null or {rope_type or type, …}.
 
   Raises:
-    ValueError: theta is missing, the two layouts disagree, or the scaling is neither "linear" nor "llama3".
+    ValueError: theta is missing, the two layouts disagree, or the scaling is none of `Scaling`.
   """
   new, old = values.get("rope_parameters") or {}, values.get("rope_scaling") or {}
   for key, layout in (("rope_parameters", new), ("rope_scaling", old)):
@@ -179,20 +217,39 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
   if kind not in _SCALINGS:
     raise ValueError(f"{where}: rope_type {kind!r}: only {', '.join(map(repr, _SCALINGS))} are supported.")
   scaling = _SCALINGS[kind]
-  types = {field.name: field.type for field in dataclasses.fields(scaling)} if scaling else {}
-  refuse_unknown(settings, f"{where}, rope scaling", _ROPE.union(types))
-  read = lambda name: (whole if types[name] is int else number)(settings, name, f"{where}, rope scaling")
-  return thetas.pop(), scaling and scaling(**{name: read(name) for name in types})
+  where, found, fields = f"{where}, rope scaling", {}, dataclasses.fields(scaling) if scaling else ()
+  for field in fields:
+    name, read = field.name, whole if field.type is int else number
+    if field.type is bool:
+      found[name] = bool(settings.get(name, field.default))
+    elif field.default is dataclasses.MISSING or settings.get(name) is not None:
+      found[name] = read(settings, name, where)
+      if found[name] <= 0:
+        raise ValueError(f"{where}: {name} is {found[name]}: it must be above 0.")
+  refuse_unknown(settings, where, _ROPE.union(field.name for field in fields))
+  if found.get("attn_factor") and "attention_factor" not in found:
+    _say_attn_factor(where, scaling(**found).attention_factor)
+  return thetas.pop(), scaling and scaling(**found)
 
 
-def two_ropes(values: Mapping[str, Any], where: str, *, local: float) -> tuple[float, float, Scaling]:
+@functools.cache
+def _say_attn_factor(where: str, factor: float) -> None:
+  logging.warning(
+    "%s: attn_factor multiplies YaRN's own factor, as in vLLM; transformers does not read it. cos and sin are "
+    "multiplied by %.6g, and an export says so as attention_factor.",
+    where,
+    factor,
+  )
+
+
+def two_ropes(values: Mapping[str, Any], where: str, *, theta: float, local: float) -> tuple[float, float, Scaling]:
   """(theta, theta of sliding layers, the scaling or None) from either layout of config.json.
 
   transformers 5 writes `rope_parameters` {full_attention: …, sliding_attention: …}. Earlier versions write the settings
   of full attention as `rope` describes, and the theta of sliding layers as `rope_local_base_freq`.
 
   Args:
-    local: theta of sliding layers if config.json has none.
+    theta, local: theta of full and of sliding layers, if config.json has none.
 
   Raises:
     ValueError: as `rope`, or the sliding layers have a scaling.
@@ -205,7 +262,9 @@ def two_ropes(values: Mapping[str, Any], where: str, *, local: float) -> tuple[f
       "sliding_attention."
     )
   full, sliding = parts
-  theta, scaling = rope({**values, "rope_parameters": full}, where)
+  given = dict(rope_theta=theta) if full.get("rope_theta") is None else {}
+  theta, scaling = rope({**given, **values, "rope_parameters": full}, where)
+  refuse({**(values.get("rope_scaling") or {}), **full}, where, truncate=(True,))  # unread there
   base = values.get("rope_local_base_freq", None if sliding.get("rope_theta") is not None else local)
   slid, unwanted = rope(dict(rope_parameters=sliding, rope_theta=base), f"{where}, sliding_attention")
   if unwanted is not None:

@@ -24,7 +24,7 @@ WEIGHTS = (*MODEL, "?_*/model.safetensors")  # of sentence-transformers' Dense m
 FILES = tuple(
   "config.json generation_config.json adapter_config.json model.safetensors.index.json tokenizer.json "
   "tokenizer_config.json tokenizer.model spiece.model special_tokens_map.json added_tokens.json vocab.json vocab.txt "
-  "merges.txt chat_template.jinja additional_chat_templates/*.jinja modules.json ?_*/config.json "
+  "merges.txt chat_template.jinja chat_template.json additional_chat_templates/*.jinja modules.json ?_*/config.json "
   "sentence_bert_config.json config_sentence_transformers.json artifact.metadata".split()
 )
 # Settings that may be such names. Those of config.judges are added.

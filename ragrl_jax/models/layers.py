@@ -1,6 +1,7 @@
 """The parts of a decoder layer: RMSNorm, rotary embedding, gated MLP."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ragrl_jax.models import families, matmul, residual
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.hf import LinearScaling, Scaling
+from ragrl_jax.models.hf import LinearScaling, Scaling, YarnScaling
 
 ACTIVATIONS = {
   families.SILU: lambda x: x * jax.nn.sigmoid(x),
@@ -98,6 +99,7 @@ def rope_frequencies(head_dim: int, theta: float, scaling: Scaling) -> np.ndarra
   With Llama's scaling ("llama3" in transformers), frequencies whose wavelength is above n / low_freq_factor are divided
   by `factor`, with n = original_max_position_embeddings. Those with a wavelength below n / high_freq_factor are
   unchanged. Between the two, the result is interpolated. With a linear scaling all frequencies are divided by `factor`.
+  YaRN interpolates between the numbers of two pairs.
 
   Source: RoFormer (arXiv 2104.09864) sec. 3.2; transformers, modeling_rope_utils.py.
   """
@@ -107,6 +109,13 @@ def rope_frequencies(head_dim: int, theta: float, scaling: Scaling) -> np.ndarra
     return frequencies
   if isinstance(scaling, LinearScaling):
     return frequencies / np.float32(scaling.factor)
+  if isinstance(scaling, YarnScaling):
+    turning = lambda turns: scaling.original_max_position_embeddings / (turns * 2 * math.pi)
+    bounds = [head_dim * math.log(turning(b)) / (2 * math.log(theta)) for b in (scaling.beta_fast, scaling.beta_slow)]
+    first, last = (math.floor(bounds[0]), math.ceil(bounds[1])) if scaling.truncate else bounds
+    first, last = max(first, 0), min(last, head_dim - 1)
+    slow = np.clip((np.arange(head_dim // 2, dtype=np.float32) - first) / ((last - first) or 0.001), 0.0, 1.0)
+    return (slow * frequencies / scaling.factor + (1 - slow) * frequencies).astype(np.float32)
   wavelengths = 2 * np.pi / frequencies
   ratio = scaling.original_max_position_embeddings / wavelengths
   smooth = (ratio - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -121,11 +130,14 @@ class Angles:
     self._kinds = tuple(dict.fromkeys(config.ropes))
     self._of_layer = np.array([self._kinds.index(rope) for rope in config.ropes], np.int32)
     at = positions.astype(jnp.float32)[:, :, None, None]
-    each = [at * rope_frequencies(config.rotated, *rope)[None, None, None, :] for rope in self._kinds]
-    self._found = [(jnp.cos(angles), jnp.sin(angles)) for angles in each]
+    self._found = []
+    for theta, scaling in self._kinds:
+      angles = at * rope_frequencies(config.rotated, theta, scaling)[None, None, None, :]
+      scale = scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
+      self._found.append(tuple(x if scale == 1.0 else x * scale for x in (jnp.cos(angles), jnp.sin(angles))))
 
   def for_layer(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
-    """cos and sin [B, T, 1, rotated / 2] for a layer's number, float32."""
+    """cos and sin [B, T, 1, rotated / 2] for a layer's number, float32; YaRN's have its factor."""
     if isinstance(layer, int) or len(self._kinds) == 1:
       return self._found[self._of_layer[layer] if isinstance(layer, int) else 0]
     kind = jnp.asarray(self._of_layer)[layer]

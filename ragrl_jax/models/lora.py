@@ -14,7 +14,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import STACKS, Decoder
 from ragrl_jax.models.layers import Adapter
 from ragrl_jax.parallel import hosts, rules
+from ragrl_jax.store import jsonl
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`; a layer with experts has the first four
 EVERY = (*MATRICES, "qkv", "z", "out")  # and of a delta layer
@@ -52,13 +53,14 @@ def matrices(config: DecoderConfig) -> tuple[str, ...]:
   return MATRICES[:4] if config.num_experts else EVERY if config.traits.hybrid else MATRICES
 
 
-def table(config: DecoderConfig) -> mapping.Table:
-  """Our adapters → the names of their tensors."""
+def table(config: DecoderConfig, layout: Callable[[str], str] = families.LAYOUTS[0]) -> mapping.Table:
+  """Our adapters → the names of their tensors, for a base with this one of `families.LAYOUTS`."""
   result: dict[str, Any] = {}
+  path = lambda name: f"base_model.model.{layout(name).removesuffix('.weight')}"
   for place, tensor in families.tensors(config).items():
     if place.partition("/")[2] in EVERY:
       for form, side in ((A, "A"), (B, "B")):
-        full_name = lambda name, side=side: f"base_model.model.{name.removesuffix('.weight')}.lora_{side}.weight"
+        full_name = lambda name, side=side: f"{path(name)}.lora_{side}.weight"
         result |= mapping.renamed({form.format(place): tensor}, full_name)
   return result
 
@@ -231,10 +233,13 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
   base_name, commit = hub.parts(base) if hub.is_name(base) else (str(pathlib.Path(base).resolve()), "")
+  # transformers loads these with their image encoder, but of Qwen3.5 the text part alone.
+  whole = jsonl.read_object(hub.in_cache(base) / "config.json").get("model_type") in ("gemma3", "mistral3")
   stack, first, a = next(found := placed(model, tuple(map(A.format, EVERY))))
   names = dict.fromkeys(name.removesuffix(A.format("")) for name in (first, *(name for _, name, _ in found)))
   rank, alpha = a.shape[-1], getattr(model, stack).lora_alpha
-  entries = mapping.entries(table(model.config), split(model)[1], families.rows(model.config))
+  named = table(model.config, families.LAYOUTS[2 if whole else 0])
+  entries = mapping.entries(named, split(model)[1], families.rows(model.config))
   if not hosts.is_first():
     mapping.hand_over(entries)
     return
@@ -280,8 +285,11 @@ def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.Pat
   files = tensors.TensorFolder(path, stem=STEM, config=CONFIG)
   if base:
     refuse_other_base(path, files.metadata.get(BASE, ""), base)
-  named = table(model.config)
-  known = {tensor for name, leaf in mapping.named(tree) for tensor, _ in mapping.tensor_names(named, name, leaf.shape)}
+  for layout in families.LAYOUTS:
+    named = table(model.config, layout)
+    pairs = [pair for name, leaf in mapping.named(tree) for pair in mapping.tensor_names(named, name, leaf.shape)]
+    if (known := set(dict(pairs))) & files.names():
+      break
   if surplus := sorted(files.names() - known):
     raise ValueError(
       f"{files.file(surplus[0])}: tensor {surplus[0]} is not an adapter of a {model.config.family} model with "

@@ -124,11 +124,9 @@ class ModernBertConfig:
 
 def _thetas(values: Mapping[str, Any], where: str) -> tuple[float, float]:
   """The two bases: of rope_parameters, or before transformers 5 of global_rope_theta and local_rope_theta."""
-  old = {} if values.get("rope_parameters") else {"rope_theta": THETA}
-  for name, of_ropes in (("global_rope_theta", "rope_theta"), ("local_rope_theta", "rope_local_base_freq")):
-    if name in values:
-      old[of_ropes] = values[name]
-  theta, local, scaling = hf.two_ropes({**values, **old}, where, local=LOCAL_THETA)
+  names = dict(global_rope_theta="rope_theta", local_rope_theta="rope_local_base_freq")
+  old = {of_ropes: values[name] for name, of_ropes in names.items() if name in values}
+  theta, local, scaling = hf.two_ropes({**values, **old}, where, theta=THETA, local=LOCAL_THETA)
   if scaling is not None:
     raise ValueError(f"{where}: rope_parameters has rope_type {scaling.kind!r}: only 'default' is supported.")
   return theta, local

@@ -17,8 +17,6 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
 
-IN_TEXT = "model.language_model."  # begins the names of the text part's tensors beside an image encoder's
-
 
 def config_of(path: str | os.PathLike, *, embeds: bool = False) -> DecoderConfig:
   """The decoder config of a Hugging Face folder; `embeds`: the model may be bidirectional.
@@ -52,9 +50,9 @@ def config_of(path: str | os.PathLike, *, embeds: bool = False) -> DecoderConfig
 def _own_head(folder: pathlib.Path, stamps: tuple) -> bool:
   """Whether the folder has an unembedding with other values than the embedding; `stamps` are its files' times."""
   files = tensors.TensorFolder(folder)
-  head, embed, names = families.TENSORS["lm_head"], families.TENSORS["embedding"], files.names()
-  for embedding in (embed, embed.removeprefix("model."), embed.replace("model.", IN_TEXT)):
-    if {head, embedding} <= names and not files.equal(head, embedding):
+  for layout in families.LAYOUTS:
+    head, embedding = (layout(families.TENSORS[name]) for name in ("lm_head", "embedding"))
+    if {head, embedding} <= files.names() and not files.equal(head, embedding):
       logging.warning(
         "%s: config.json ties the unembedding to the embedding, but %s differs from it: it is used, and trained and "
         "saved apart.",
@@ -108,17 +106,14 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
     config = dataclasses.replace(config, tied=True)
   files = tensors.TensorFolder(folder)
   mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
-  table = families.tensors(config)
-  if "embed_tokens.weight" in files.names():  # a model saved without its head has names without "model."
-    table = mapping.renamed(table, lambda name: name.removeprefix("model."))
-  elif families.has_images(hf.read_json(where)):
-    table = mapping.renamed(table, lambda name: name.replace("model.", IN_TEXT, 1))
+  embedding, table = families.TENSORS["embedding"], families.tensors(config)
+  layouts = [layout for layout in families.LAYOUTS if layout(embedding) in files.names()] or families.LAYOUTS
+  table = mapping.renamed(table, layouts[0])
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **decoder)))
-  # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies; Qwen3.5's
-  # contain the image encoder and heads that draft tokens.
-  unused = ("model.visual.", "mtp.") if config.traits.hybrid else ()
+  # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies.
+  unused = families.BESIDE if config.traits.hybrid or layouts[0] in families.LAYOUTS[2:] else ()
   ignore = lambda name: (
-    (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq") or name.startswith(unused)
+    (config.tied and name == table["lm_head"]) or name.endswith("rotary_emb.inv_freq") or name.startswith(unused)
   )
   mapping.refuse_surplus(files, table, abstract, ignore, config.family)
   return config, files, table, graphdef, abstract

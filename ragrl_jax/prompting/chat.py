@@ -49,7 +49,6 @@ def plain(messages: Messages) -> str:
 
 
 NO_THOUGHTS = "<think>\n\n</think>\n\n"  # opens a turn if thinking is "off", as in Qwen3's template
-THINKING = ("default", "on", "off")
 # What templates write as today's date, as Llama 3's do: a conversation's tokens must not change at midnight.
 DATE = datetime.date(2024, 7, 26)
 
@@ -59,7 +58,7 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: 
 
   Args:
     open_turn: end where the assistant's next turn begins.
-    thinking: one of THINKING; with "off" every turn of the assistant begins with an empty <think> block.
+    thinking: "default", "on" or "off"; with "off" every turn of the assistant begins with an empty <think> block.
     known: the tokenizer's control tokens. ChatML's or Llama 3's markers are used if it has them, else plain words.
   """
   known = set(known)

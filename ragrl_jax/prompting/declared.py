@@ -14,7 +14,7 @@ from typing import Any
 CONFIG, JSON, SENTENCEPIECE = "tokenizer_config.json", "tokenizer.json", "tokenizer.model"
 IMAGE = "<image_soft_token>"  # stands for a part of an image; Gemma 3's text models have no row for it
 # Beside a SentencePiece model, these files declare BOS, added tokens and a chat template.
-BESIDE = (CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+BESIDE = (CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json")
 # generation_config.json's settings of sampling → the values with which they change nothing.
 NEUTRAL = {
   "temperature": (1,),
@@ -138,7 +138,12 @@ def _template(folder: pathlib.Path) -> str | None:
   template = file.read_text(encoding="utf-8") if file.is_file() else read(folder / CONFIG).get("chat_template")
   if isinstance(template, list):  # an older form, which transformers now stores as files
     template = next((one["template"] for one in template if one["name"] == "default"), None)
-  return template
+  return template or processors_template(folder)
+
+
+def processors_template(folder: pathlib.Path) -> str | None:
+  """The chat template that a model with an image encoder may have apart from its tokenizer; None if it has none."""
+  return read(folder / "chat_template.json").get("chat_template")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -152,7 +157,6 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
 
   Args:
     fields: the file's metadata by GGUF keys.
-    where: the file's path, for messages.
     path: an existing folder.
 
   Raises:

@@ -43,7 +43,7 @@ class HuggingFaceTokenizer(Tokenizer):
     chat: render messages with role markers; False renders plain text.
     markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
       which only append.
-    thinking: one of `chat.THINKING`; templates get it as the variable `enable_thinking`, which Qwen3's supports.
+    thinking: as config.prompting.thinking; templates get it as the variable `enable_thinking`, which Qwen3's supports.
 
   Attributes:
     bos: see `prompting.tokenizer.Tokenizer`.
@@ -58,11 +58,7 @@ class HuggingFaceTokenizer(Tokenizer):
   def __init__(
     self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template", thinking: str = "default"
   ):
-    if thinking not in chat_lib.THINKING:
-      raise ValueError(f"thinking={thinking!r}: it must be 'default', 'on' or 'off' (config.prompting.thinking).")
     self._thinking, self._clock = thinking, chat_lib.stopped_clock()
-    if markers not in ("template", "own"):
-      raise ValueError(f"markers={markers!r}: it must be 'template' or 'own' (config.prompting.markers).")
     self._whole = load_whole(folder)
     settings = json.loads(self._whole.backend_tokenizer.to_str())
     added = {a["id"]: a for a in settings["added_tokens"]}
@@ -222,7 +218,9 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
   kind, more = transformers.PreTrainedTokenizerFast, {}
   if not as_it_says:
     kind, more = transformers.AutoTokenizer, dict(trust_remote_code=False)
-  return declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
+  whole = declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
+  whole.chat_template = whole.chat_template or declared.processors_template(path)
+  return whole
 
 
 def _eos_ids(folder: pathlib.Path, tokenizer) -> tuple[int, ...]:

@@ -76,7 +76,6 @@ def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:
   """A list of references, one per line: `1. text`. A single passage has no number.
 
   Args:
-    passages: in the order of their numbers.
     titles: write `1. title: text`.
 
   Source: ARENA's prompt (contents without titles; a single passage is not numbered).

@@ -76,7 +76,7 @@ def load_tokenizer(
       alone says nothing of BOS, so none is put before a text.
     chat: render messages by the folder's chat template if it has one; False renders plain text.
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
-    thinking: one of `chat.THINKING`, for a folder's chat messages.
+    thinking: as config.prompting.thinking, for a folder's chat messages.
     check: raises ValueError if a folder's chat template cannot render the conversations that will be played.
 
   Raises:

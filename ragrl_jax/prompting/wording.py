@@ -9,8 +9,6 @@ they are, and `{{question}}` stands for the text `{question}`. A file whose firs
 newline of a message is not part of its text: to end a text with a newline, add an empty line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import re

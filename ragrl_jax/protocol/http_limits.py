@@ -1,7 +1,5 @@
 """Protects our servers from hostile clients: deadlines, a limit of connections, checks of headers."""
 
-from __future__ import annotations
-
 import dataclasses
 import hmac
 import math
@@ -51,7 +49,7 @@ def protocol(guard: Guard) -> type[H11Protocol]:
 
 class _Guarded(H11Protocol):
   guard: ClassVar[Guard]
-  replaceable: ClassVar[dict[_Guarded, None]]  # connections without a complete request, the longest-waiting first
+  replaceable: ClassVar[dict["_Guarded", None]]  # connections without a complete request, the longest-waiting first
 
   def connection_made(self, transport):
     super().connection_made(transport)
@@ -215,7 +213,6 @@ def check(scope, *, local: bool, key: str = "") -> None:
   """Checks a request's headers.
 
   Args:
-    scope: of ASGI.
     local: accept only requests whose Host header names this machine's loopback, at any port. This refuses a web page
       whose domain name resolves to this machine (DNS rebinding).
     key: the token that every request must bring ("Authorization: Bearer KEY"); "" for none.

@@ -14,9 +14,7 @@ class TextStream:
   as in `engine.stops`. A piece never ends within a character or within a possible stop string.
 
   Args:
-    tokenizer: gives each token's bytes.
     stops: stop strings, none of them empty.
-    keep_stop: whether the text includes the stop string.
     ends: stop strings that the text always includes, such as the closing mark of a tool call. In a thought they end
       nothing, because no call is in it.
     thinks: whether the text begins inside a thought.

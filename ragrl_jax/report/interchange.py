@@ -36,14 +36,11 @@ _SCORES = ("reward", "outcome", "advantage", "terms", "weights")
 
 
 def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int:
-  """Writes all stored episodes of a run or of an evaluation, one JSON object per line.
+  """Writes all stored episodes of a run or of an evaluation, one JSON object per line. Returns their number.
 
   Args:
     form: a key of FORMS.
     out: the file to write. After a kill it is either complete or missing.
-
-  Returns:
-    The number of episodes.
 
   Raises:
     FileNotFoundError: the folder has no episodes.

@@ -64,10 +64,7 @@ def blocks(
 
 
 def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
-  """Reads episodes by their line numbers in episodes.jsonl. `lines`: line numbers, from 0.
-
-  Returns:
-    Line number → compressed trace; {} if the file does not exist.
+  """Line number, from 0 → compressed trace, of these lines of episodes.jsonl; {} if the file does not exist.
 
   Raises:
     ValueError: a line is not a JSON object.

@@ -64,8 +64,6 @@ def asking_page(
 
   Args:
     facts: (label, value) pairs to show.
-    samples: allowed numbers of answers.
-    longest: most characters of a question.
   """
   contents = dict(names=names, facts=facts, samples=samples, longest=longest, examples=examples)
   return _page("ask.html.jinja", ASKING, {"names": names}, blocks={}, **contents)

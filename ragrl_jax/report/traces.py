@@ -29,7 +29,6 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
 
   Args:
     color: mark owners by ANSI colours, in addition to the words in the margin.
-    width: width of the output in columns.
   """
   paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text
   golds = set(row.get("gold_ids") or ())

@@ -1,7 +1,5 @@
 """Search over passages: `load_index(path).search(queries, k)`."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Callable

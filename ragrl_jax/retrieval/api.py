@@ -1,7 +1,5 @@
 """The interface of every retriever: a list of queries → the best passages for each query."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

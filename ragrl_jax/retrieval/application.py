@@ -1,7 +1,5 @@
 """The pages of the retriever's server, as an ASGI application, and its metrics. `server` lists the pages."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import functools
@@ -44,7 +42,7 @@ class Application:
     *,
     local: bool = False,
     key: str = "",
-    metrics: Metrics | None = None,
+    metrics: "Metrics | None" = None,
   ):
     self._retriever, self._limits, self._local, self._key = retriever, limits, local, key
     self._metrics = metrics or Metrics()

@@ -1,7 +1,5 @@
 """The server's queue: batches requests, takes turns between them, and drops requests of disconnected clients."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import math
@@ -33,7 +31,6 @@ class Batcher:
   Args:
     work: `work(texts, key)` → one result per text. All texts of a batch have the same key.
     render: (a text's result, option) → the result for the client. Worker threads call `work` and `render`.
-    workers: number of threads; each runs one batch at a time.
     waiting: most texts that may wait. A request beyond this limit is refused, unless no other request waits.
     done: called with (texts, seconds) after each batch, on the event loop.
   """
@@ -99,7 +96,7 @@ class Batcher:
         self._unstarted -= 1
       self._batches.put(parts)
 
-  def _next(self) -> list[_Part]:
+  def _next(self) -> "list[_Part]":
     """The next batch: a part of each request in turn, all with the same key."""
     parts, room, others = [], self._batch, []
     while room and self._requests:
@@ -130,7 +127,7 @@ class Batcher:
       except RuntimeError:  # the loop is closed because the server has ended
         return
 
-  def _found(self, parts: list[_Part]) -> list[list[Any] | Exception]:
+  def _found(self, parts: "list[_Part]") -> list[list[Any] | Exception]:
     """For each part its results, or the exception that it raised."""
     try:
       texts = [text for part in parts for text in part.request.texts[part.start : part.stop]]
@@ -145,7 +142,7 @@ class Batcher:
         error = RuntimeError(f"the retriever raised {type(error).__name__}: {error}")
       return [error] if len(parts) == 1 else [part_results for part in parts for part_results in self._found([part])]
 
-  def _done(self, parts: list[_Part], found: list[list[Any] | Exception], seconds: float) -> None:
+  def _done(self, parts: "list[_Part]", found: list[list[Any] | Exception], seconds: float) -> None:
     self._idle += 1
     texts = sum(part.stop - part.start for part in parts)
     self._pace_s += (seconds / texts - self._pace_s) * (0.1 if self._pace_s else 1.0)  # a running mean

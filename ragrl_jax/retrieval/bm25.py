@@ -1,7 +1,5 @@
 """Lexical search: text → words, and BM25 by bm25s, whose scores are computed by the build and memory-mapped later."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
@@ -74,7 +72,7 @@ class Words:
     self._local = threading.local()  # a Snowball stemmer keeps state: one for each thread
 
   @classmethod
-  def from_settings(cls, settings: Mapping[str, Any], where: object) -> Words:
+  def from_settings(cls, settings: Mapping[str, Any], where: object) -> "Words":
     """The words of an index. Raises ValueError: it has words by another rule. `where` names the index."""
     given = dict(settings)
     if (rule := given.pop("rule", 1)) != RULE:
@@ -217,7 +215,7 @@ def checked(
   return k1, b, Words(stemmer=stemmer, stopwords=stopwords, pattern=pattern)
 
 
-def _columns(index: bm25s.BM25, *, rows: int | None) -> int:
+def _columns(index: "bm25s.BM25", *, rows: int | None) -> int:
   """The number of words with scores. Raises ValueError if the arrays do not fit together, or the corpus's rows."""
   places, scores = index.scores["indptr"], index.scores["data"]
   if not all(isinstance(place, int) for place in index.vocab_dict.values()):

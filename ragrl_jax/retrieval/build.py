@@ -9,8 +9,6 @@ OUT/vectors.npy    [N, dim] float32, float16, bfloat16 or int8, with scales.npy 
 OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.npy     (dense)
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """An index's cards (small JSON files), and the digests of its files, which index.json holds and loading compares."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

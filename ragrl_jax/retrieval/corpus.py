@@ -11,8 +11,6 @@ Files have rows (`store.row_files`), or each is a document (`document_files`); o
 {"_id", "title", "text"}        BEIR: FOLDER/corpus.jsonl; MTEB: {"id" or "_id", …} in FOLDER/corpus/*.parquet
 """
 
-from __future__ import annotations
-
 import array
 import collections
 import dataclasses
@@ -305,9 +303,6 @@ class Corpus:
 
 def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: bool = True) -> Corpus:
   """Streams passages into a folder for `Corpus`. The card is written last: a folder without it is incomplete.
-
-  Args:
-    passages: the passages in the order of their rows.
 
   Raises:
     ValueError: there are no passages.

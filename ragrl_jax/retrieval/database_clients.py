@@ -3,8 +3,6 @@
 A call without an answer raises `outage.Failed`; a wrong name or type of a field is a ValueError.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -8,8 +8,6 @@ Options follow "?", separated by "&": milvus:wiki.db/pages?encoder=intfloat/e5-b
 database's own full-text search (BM25) answers. Passages of equal score are in the database's order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib
@@ -45,7 +43,7 @@ class Address:
   options: Mapping[str, str]
 
   @classmethod
-  def parse(cls, text: str) -> Address:
+  def parse(cls, text: str) -> "Address":
     """Reads an address. Raises ValueError if it is none."""
     scheme, _, rest = text.partition(":")
     rest, _, query = rest.partition("?")

@@ -1,7 +1,5 @@
 """Dense retrieval: an encoder maps passages and queries to vectors. An index ranks passages by inner product."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -5,8 +5,6 @@ from the stored vectors. It fetches more candidates until rounding cannot hide a
 same answer.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

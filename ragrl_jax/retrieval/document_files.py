@@ -4,8 +4,6 @@ Nothing of a document is run. HTML is read by the standard library, .pdf by pypd
 "documents").
 """
 
-from __future__ import annotations
-
 import codecs
 import html.parser
 import importlib

@@ -1,7 +1,5 @@
 """Documents: cuts them into passages, which may overlap, and opens those around a passage for agents that read."""
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import pathlib

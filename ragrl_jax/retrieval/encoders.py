@@ -1,7 +1,5 @@
 """The encoder of an index: chosen when the index is built, loaded again when it is searched."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import hashlib
@@ -236,7 +234,7 @@ class HashingEncoder:
     self._words = Words(pattern="all")
 
   @classmethod
-  def fit(cls, passages: Iterable[Passage], *, title_weight: float = 2.0, **settings) -> HashingEncoder:
+  def fit(cls, passages: Iterable[Passage], *, title_weight: float = 2.0, **settings) -> "HashingEncoder":
     """The encoder for a corpus: counts its words in one pass."""
     words, frequencies, length, rows = Words(pattern="all"), collections.Counter(), 0.0, 0
     wordless, example = 0, ""
@@ -257,7 +255,7 @@ class HashingEncoder:
     )
 
   @classmethod
-  def load(cls, path: pathlib.Path) -> HashingEncoder:
+  def load(cls, path: pathlib.Path) -> "HashingEncoder":
     """Reads what `save` wrote. Raises ValueError if its words are those of another version's rule."""
     counts = json.loads(path.read_text(encoding="utf-8"))
     settings = {name: value for name, value in counts["settings"].items() if name not in ("kind", "rule")}

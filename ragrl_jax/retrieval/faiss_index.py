@@ -6,8 +6,6 @@ Therefore only long searches use `threads` threads. The setting is per calling t
 A pool of n callers with long searches may start n * `threads` threads: use `threads=1` there.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import os

@@ -7,8 +7,6 @@ A file FUSED.json has the settings. Pass its path in place of an index's folder 
 Paths are relative to the file. See `Fused` and `Reranked` for the other entries.
 """
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import dataclasses
@@ -210,8 +208,6 @@ class Reranked(_Around):
   def __init__(
     self, retriever: api.Retriever, scorer: Scorer, *, depth: int = 50, dispatch: Callable[..., Any] | None = None
   ):
-    if depth < 1:
-      raise ValueError(f"depth={depth}: at least one passage must be reranked.")
     super().__init__([retriever])
     self._scorer, self._depth = scorer, depth
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))

@@ -1,7 +1,5 @@
 """Calls of a server: in batches, with retries, within one deadline, and with a wait for the end of an outage."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import logging
@@ -25,9 +23,7 @@ class Failed(Exception):
   """A call without a valid answer.
 
   Args:
-    why: the reason, for messages.
     away: there was no server, so that the end of an outage may be waited for.
-    again: a retry may succeed.
     busy_s: after how many seconds a busy server wants the next call; such a call counts as no retry.
     apart: the same queries in smaller calls may succeed.
   """
@@ -39,7 +35,7 @@ class Failed(Exception):
     self.away, self.again, self.busy_s, self.apart = away, again, busy_s, apart
 
   @classmethod
-  def of_status(cls, status: int, text: str, busy_s: float | None = None) -> Failed:
+  def of_status(cls, status: int, text: str, busy_s: float | None = None) -> "Failed":
     """The error of an HTTP status."""
     what = dict(away=status >= 500, again=status in RETRY, apart=status in REFUSED)
     return cls(f"status {status}: {text}", busy_s=busy_s, **what)
@@ -142,7 +138,7 @@ class Calls:
     return answers
 
   def _tries(
-    self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], attempt: _Tried, give_up: float
+    self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], attempt: "_Tried", give_up: float
   ) -> api.Answers | None:
     """One call and its retries, recorded in `attempt`; None when all have failed."""
     until, retries_left, backoff = min(time.monotonic() + self._deadline, give_up), self._retries, self._backoff

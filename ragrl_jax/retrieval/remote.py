@@ -1,7 +1,5 @@
 """Client of a retriever over HTTP. Search-R1's protocol: POST /retrieve {"queries", "topk", "return_scores": true}."""
 
-from __future__ import annotations
-
 import hashlib
 import reprlib
 import sys
@@ -49,7 +47,6 @@ class RemoteRetriever(api.Searches):
       timeout_s, **patience: see `outage.Calls`. During an outage one thread polls GET /health for all searches.
       max_bytes: the largest answer in bytes; reading stops beyond it.
       key: token that is sent with every call ("Authorization: Bearer KEY"); "" for none.
-      check: call GET /health now.
 
     Raises:
       ValueError: not an http(s) address, or a setting out of range.

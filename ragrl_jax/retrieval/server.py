@@ -15,8 +15,6 @@ Retry-After if too many texts wait, 504 at the deadline, 502 if a retriever behi
 reloads the index.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -59,7 +57,6 @@ def serve(
   Args:
     load: returns the retriever. With several processes it is pickled, so it must be importable.
     port: 0 for any free port.
-    limits: limits of requests, per process.
     key: see `application.Application`.
     processes: number of processes that share the port. A process that dies is restarted.
     say: called with a line when all processes are ready.
@@ -142,11 +139,7 @@ class Reloading:
     return getattr(self.retriever, name)  # search and describe; read, embed and model, if the current one has them
 
   def reload(self) -> str | None:
-    """Loads a new retriever; if that fails, keeps the old one. Any thread may call it.
-
-    Returns:
-      The error's message; None if there was no error.
-    """
+    """Loads a new retriever; if that fails, keeps the old one, and returns the error. Any thread may call it."""
     with self._loading:
       try:
         new = self._load()

@@ -6,8 +6,6 @@ qrels   QUERY 0 PASSAGE GRADE                  TREC
 queries {"_id", "id", "query_id" or "qid", "text" or "query"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import math

@@ -4,8 +4,6 @@ vectors.npy   [N, D] float32, float16, uint16 (the bits of bfloat16) or int8
 scales.npy    [N] float32, with int8 only: a row is its codes times its scale
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Callable

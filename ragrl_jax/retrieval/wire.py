@@ -3,8 +3,6 @@
 Source: Search-R1's retrieval server; OpenAI's API reference, "Create embeddings"; `input_type` as in NVIDIA's NIM.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json

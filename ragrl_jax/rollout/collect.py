@@ -104,7 +104,6 @@ class Rollout:
     Args:
       requests: place the samples of one prompt next to each other; the engine then computes the prompt once.
       step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
-      greedy: always take the likeliest token.
       on_episode: called on this thread when an episode ends, in the order in which they end.
       work: see `Session.finish`.
 

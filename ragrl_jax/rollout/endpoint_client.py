@@ -83,7 +83,6 @@ class EndpointClient:
 
   Args:
     tokenizer: of the conversations; a MarkedTokenizer for chats.
-    stops: all stop strings of the recipe.
     gate: limits the calls of all episodes of a run.
   """
 
@@ -168,7 +167,6 @@ def find_end(reply: Completion, accept: Sequence[str], opened: str = "") -> tupl
   server names a token, such as EOS.
 
   Args:
-    accept: the stop strings of the request.
     opened: the text before this one in the same turn.
   """
   text = reply.content

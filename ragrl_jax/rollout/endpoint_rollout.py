@@ -53,7 +53,6 @@ class EndpointRollout(collect.Rollout):
 
   Args:
     tokenizer: of the conversations; a MarkedTokenizer for chats.
-    stops: all stop strings of the recipe.
     play, tools, more: as for `collect.Rollout`.
   """
 

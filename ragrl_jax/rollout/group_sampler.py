@@ -76,7 +76,6 @@ class GroupSampler:
     rollout: a Rollout: its `session` plays the episodes, `report` has their timings.
     draw: (cursor, count) → (running number of the prompt, position of its example) for `count` prompts.
     measure: (examples, episodes, step) → the filter's metric of each episode; None if it cannot be scored.
-    filter: which groups count.
     max_failed_share: the run stops if a search or an encoder failed in more than this share of a step's episodes.
     max_unjudged_share: the run stops if more than this share of them got no verdict.
     ahead: one version of the weights samples two steps, the second one beside the first one's update.

@@ -33,12 +33,8 @@ class RetrievalTools:
     top_k: passages per search, if it does not ask for another number.
     timeout_s: time limit of a batch in seconds; after it, its searches fail.
     workers: most batches of searches at the same time.
-    max_batch: most queries in a batch.
     judges: by reward term, "" for terms without their own. Each has its own limits; called from several threads.
     encode: texts → float32 [texts, dimensions]; called from one thread at a time.
-
-  Raises:
-    ValueError: sizes below 1.
   """
 
   def __init__(
@@ -52,11 +48,6 @@ class RetrievalTools:
     judges: Mapping[str, Judge] | None = None,
     encode: Callable[[Sequence[str]], np.ndarray] | None = None,
   ):
-    if min(top_k, workers, max_batch) < 1 or timeout_s <= 0:
-      raise ValueError(
-        f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
-        "positive (config.retrieval)."
-      )
     self.top_k, self._encode, self._retriever = top_k, encode, retriever
     limits = dict(max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
     self._searches = _Batches(

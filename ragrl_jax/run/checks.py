@@ -5,11 +5,12 @@ Each raises a ValueError that says which setting does not fit, and what to chang
 
 import logging
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from ragrl_jax import retrieval
+from ragrl_jax import judging, retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.learner import row_layout
@@ -21,10 +22,34 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import detectors, environment_tools
-from ragrl_jax.settings import Settings, fields
+from ragrl_jax.settings import Settings, fields, learning
 from ragrl_jax.store import addresses, trackers
 
 PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS → extra of this package with its plugin
+DEFAULTS = Settings()
+# Settings, the one that decides whether RL reads them, and for which of its values it does. Those that variants of our
+# configs leave unread (loss.kl_in, optimizer.final_share) are not among them.
+READ: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+  ("advantage.std advantage.std_floor advantage.eps", "advantage.kind", lambda kind: kind == "group_relative"),
+  ("advantage.gamma", "advantage.kind", lambda kind: kind in learning.COUNTED),
+  ("advantage.lam advantage.whiten", "advantage.kind", lambda kind: kind == "gae"),
+  ("critic.learning_rate critic.warmup_steps critic.clip", "critic.kind", lambda kind: kind != "none"),
+  ("critic.coef", "critic.kind", lambda kind: kind == "shared"),
+  ("optimizer.muon_scale", "optimizer.kind", lambda kind: kind == "muon"),
+  ("rollout.filter.tolerance rollout.filter.max_draws rollout.filter.surplus", "rollout.filter.metric",
+   lambda metric: metric != "none"),
+  ("model.lora.alpha model.lora.layers", "model.lora.rank", bool),
+  ("guard.most_rollbacks guard.ignored", "guard.rollback", bool),
+)  # fmt: skip
+
+
+def unread(config: Settings) -> None:
+  """Says which settings were changed although nothing in RL reads them beside the others."""
+  for names, decides, reads in READ:
+    decision = fields.at(config, decides)
+    for name in () if reads(decision) else names.split():
+      if (value := fields.at(config, name)) != fields.at(DEFAULTS, name):
+        logging.warning("config.%s=%r has no effect with config.%s=%r.", name, value, decides, decision)
 
 
 def trainable(config: Settings, recipe: Recipe) -> None:
@@ -125,7 +150,12 @@ def tools(config: Settings, recipe: Recipe) -> None:
     )
   if config.retrieval.query_encoder:
     hub.folder(config.retrieval.query_encoder, "config.retrieval.query_encoder", part="config")
+    if not recipe.encodes:
+      text = "config.retrieval.query_encoder: %s with these switches compares no queries; an index has its own encoder."
+      logging.warning(text, recipe.name)
   environment_tools.check_judges(config, recipe.judged)
+  if recipe.judges_golds:
+    judging.check_of_answers(config.judge, f"{recipe.name} with these switches has answers judged, but ")
 
 
 def learner(config: Settings, purpose: str) -> None:

@@ -32,7 +32,6 @@ def gained(
   config.advantage.gain_over="random", if it found nothing.
 
   Args:
-    items: of the episodes that train, in order.
     score: sequences → the log-probability of each one's tokens under the mask.
   """
   advantage, trained = config.advantage, [one for one in scored if one.trains]

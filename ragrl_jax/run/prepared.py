@@ -73,6 +73,7 @@ def prepare(
   method = recipe(settings)
   if purpose == "rl":
     checks.trainable(settings, method)
+    checks.unread(settings)
   if purpose in ("rl", "play"):
     checks.tools(settings, method)
   if purpose in ("rl", "sft"):

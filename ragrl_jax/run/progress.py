@@ -154,9 +154,7 @@ class Profile(contextlib.AbstractContextManager):
   Every host writes its own devices' part. Python's calls are left out: a step has millions.
 
   Args:
-    workdir: the run's folder.
     steps: the steps, in order; None traces none.
-    of: number of steps of the whole run.
 
   Raises:
     ValueError: the run ends before the first of them.

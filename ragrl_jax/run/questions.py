@@ -74,6 +74,7 @@ def check_passages(config: Settings, recipe: Recipe, examples: Sequence[structs.
       config.data.noise,
       recipe.name,
     )
+  what += "" if config.data.own_passages else " with config.data.own_passages=False"
   without = sum(not example.passages for example in examples)
   if not recipe.needs_passages or not without:
     return
@@ -388,5 +389,6 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
     example,
     passages=tuple(result),
     supporting=tuple(order[place] for place in example.supporting),
-    evidence=tuple((order[place], sentence) for place, sentence in example.evidence),
+    # An example that has only the gold sentences of config.data.evidence keeps their position, 0.
+    evidence=tuple((order[place] if order else place, sentence) for place, sentence in example.evidence),
   )

@@ -12,7 +12,7 @@ from ragrl_jax.settings import Settings
 
 TOKENIZER_FILES = (
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-  "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+  "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
 NAMED_TEMPLATES = "additional_chat_templates"  # has NAME.jinja, such as tool_use, the template of messages with tools
 
@@ -33,7 +33,6 @@ def save(
   is no folder of the base, so the adapters are merged into it.
 
   Args:
-    model, shape: the model to save and its config.
     tokenizer: the run's tokenizer, with the ids that end a reply.
     config: the run's settings, with the folders of model and tokenizer that the run started from.
     dtype: dtype of the stored weights, except of adapters, which are float32; unchanged by default.

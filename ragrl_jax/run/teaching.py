@@ -116,7 +116,6 @@ class RemoteTeacher:
   "logprobs". The ids' log-probabilities are at temperature 1.
 
   Args:
-    settings: config.loss.teacher.
     tokenizer: the policy's, compared with the server's by the texts of a few tokens.
 
   Raises:
@@ -193,8 +192,9 @@ def check_prompts(config: Settings, examples: Sequence[structs.Example]) -> None
   """Raises a ValueError if a policy that teaches itself could be told nothing about any of the questions."""
   how = config.loss.teacher
   if how.itself and not any(_hint(example, how.tells) for example in examples):
+    lost = "" if config.data.own_passages else " with config.data.own_passages=False"
     raise ValueError(
-      f"config.loss.teacher.tells={how.tells!r}: no question of config.data.train has "
+      f"config.loss.teacher.tells={how.tells!r}: no question of config.data.train{lost} has "
       f"{'supporting passages' if how.tells == 'passages' else 'an answer'}, so the policy cannot teach itself. Train "
       "on questions that have them, or set tells='answer'."
     )

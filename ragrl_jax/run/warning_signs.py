@@ -107,8 +107,6 @@ def warnings(
   """The warnings about a step, {name: message}; empty if there are none.
 
   Args:
-    first: whether it is the run's first step.
-    searches_expected: whether the policy may search.
     switches: the names of the recipe's switches, so that messages name no other.
   """
   numbers = _Metrics(metrics, searches_expected=searches_expected)
@@ -127,8 +125,6 @@ def of_training(
   Args:
     recipe: searches are expected unless it gives the passages itself; its weights may change with the steps.
     step: of the metrics, counted from 1.
-    steps: number of steps of the whole run.
-    mixed: whether the run mixes easy with hard questions.
   """
   policy_searches = recipe.searches and not recipe.needs_passages
   messages = warnings(metrics, first=step == 1, searches_expected=policy_searches, switches=recipe.switches)

@@ -105,7 +105,6 @@ class Asker:
 
     Args:
       example: the question, with passages and correct answers if known.
-      samples: number of answers.
       greedy: take the most likely token, so all answers are equal; else sample with the settings of config.rollout.
       seed: of the sampling; config.seed by default.
       tell: called with every event, on this event loop.

@@ -41,7 +41,6 @@ def setting(
     unit: what a number counts or measures, such as "tokens" or "seconds".
     choices: all allowed values; if empty, all values of the type.
     files: "file:PATH" is allowed instead of a choice.
-    **bounds: bounds of a number: least, above, most, below.
   """
   assert bounds.keys() <= BOUNDS.keys()
   metadata = {"meaning": meaning, "unit": unit, "choices": tuple(choices), "files": files, "bounds": bounds}

@@ -54,11 +54,8 @@ class Checkpoints:
       read_only: only read, perhaps while the run goes on: nothing is made, moved or removed.
 
     Raises:
-      ValueError: keep below 1.
       FileNotFoundError: read_only, and there is no such folder.
     """
-    if keep < 1:
-      raise ValueError(f"keep={keep}: at least one checkpoint has to be kept (config.checkpoint.keep).")
     self.folder = pathlib.Path(folder).absolute()
     self.spared, self._keep, self._read_only = (), keep, read_only
     if read_only and not self.folder.is_dir():

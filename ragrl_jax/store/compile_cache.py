@@ -70,7 +70,6 @@ def announce(folder: str, *, say: Callable[[str], None] | None = None, after_s: 
   Args:
     folder: the cache's folder, named in the message; "" if programs are not kept.
     say: prints a line; by default on stderr of host 0.
-    after_s: seconds before the message.
 
   Returns:
     A function that ends the messages.

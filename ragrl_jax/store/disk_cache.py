@@ -1,7 +1,5 @@
 """A cache on disk: JSON values by key in one SQLite file, for several threads and processes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

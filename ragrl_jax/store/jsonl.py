@@ -96,11 +96,7 @@ def _ends(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, dic
 
 
 def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, Any]]:
-  """Truncates the file before an unfinished last line and before the first row that `keep` rejects.
-
-  Returns:
-    The rows that stay; [] if there is no file.
-  """
+  """Truncates the file before an unfinished last line and the first row that `keep` rejects; returns the rows left."""
   path = pathlib.Path(path)
   if not path.exists():
     return []

@@ -63,10 +63,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     return cls(workdir, restored=restored, trackers=names, settings=changes.values(config), silent=silent)
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes a step's row. Pass all metrics of the step in one call, those of an evaluation included.
-
-    Returns:
-      The metrics as given, with the `step`.
+    """Writes a step's row, and returns it as given. All metrics of a step, an evaluation's too, belong in one call.
 
     Raises:
       ValueError: a step at or before the last one, or a value that is neither a number nor text.

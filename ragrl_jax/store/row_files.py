@@ -1,7 +1,5 @@
 """Rows of files, streamed as dictionaries: JSON, CSV, tab-separated values, Parquet, and what `datasets` saved."""
 
-from __future__ import annotations
-
 import collections
 import csv
 import gzip

@@ -11,6 +11,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.learner import settings as learner_settings
+from ragrl_jax.run import checks
 from ragrl_jax.structs import Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -37,10 +38,13 @@ variants_of = lambda path: ("", *VARIANTS.get(path.stem, "smoke repo").split())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_config_is_valid_and_its_docstring_gives_command_and_expected_result(path):
+def test_config_is_valid_and_its_docstring_gives_command_and_expected_result(path, caplog):
   for variant in variants_of(path):
     config = config_lib.load(path, variant)
-    config_lib.validate(config)
+    typed = config_lib.validate(config)
+    if not {"sft", "reward_model"} & {*variant.split(",")}:
+      checks.unread(typed)
+    assert not caplog.records, variant
     recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
     assert recipe.name == config.recipe and config.is_locked, variant
   story = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

@@ -45,10 +45,9 @@ def test_the_recorded_order():
   assert Stream(1, seed=0).draw(5, 2) == [(5, 0), (6, 0)]
 
 
-@pytest.mark.parametrize(("size", "cursor", "count"), [(0, 0, 1), (3, -1, 1), (3, 0, -1)])
-def test_impossible_draws_are_refused(size, cursor, count):
-  with pytest.raises(ValueError):
-    Stream(size, seed=0).draw(cursor, count)
+@pytest.mark.parametrize(("cursor", "count"), [(-1, 1), (0, -1)])
+def test_impossible_draws_are_refused(cursor, count):
+  refused("must not be negative", Stream(3, seed=0).draw, cursor, count)
 
 
 def mixture(share, *, seed=0):
@@ -71,7 +70,6 @@ def test_a_mixtures_draw_depends_on_seed_and_number_alone():
   assert mixture(half).draw(100, 15) + mixture(half).draw(115, 25) == whole
   for other in (mixture(half).draw(2100, 40), mixture(half, seed=1).draw(100, 40)):
     assert [which for _, which in other] != [which for _, which in whole]
-  refused("config.data.hard", Mixture, 3, 0, share=half, prompts_per_step=1, seed=0)
 
 
 EXAMPLES = [Example(str(number), f"{number}?", ("a",)) for number in range(101)]

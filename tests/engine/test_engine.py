@@ -266,10 +266,8 @@ def test_messages_that_do_not_match_the_conversation_are_refused():
   assert not e._conversations and not e.busy
 
 
-@pytest.mark.parametrize("sizes", [dict(rows=3), dict(chunk=0), dict(page=0), dict(pages=2)])
-def test_sizes_that_do_not_fit_are_refused(sizes):
-  with pytest.raises(ValueError, match=next(iter(sizes))):
-    Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**(kit.SIZES | sizes)))
+def test_a_cache_that_holds_no_conversation_is_refused():
+  refused("pages=2", Sizes, **kit.SIZES | dict(pages=2))
 
 
 def test_the_narrowest_extension_that_holds_the_missing_tokens_is_taken():

@@ -99,7 +99,7 @@ def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
 SHAPE = dict(d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=48, rope_theta=1e4)
 # Windows shorter than the prompts of about 10 tokens, than an extension, and than a page of 16.
 FAMILIES = dict(
-  mistral=dict(window=20),
+  mistral=dict(window=20, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
   gemma3_text=dict(window=7, sliding=(True, False), query_scale=20.0),
   qwen3_moe=dict(num_experts=6, experts_per_token=2),
 )

@@ -161,6 +161,8 @@ def test_noise_depends_on_its_key_and_holds_no_answer_and_positions_stay_right()
     assert [after.passages[place].text for place in places] == [f"own {before.id}"] * 2
     assert set(after.passages) <= set(longer.passages)
   refused("config.data.noise", questions.with_noise, examples, 5, seed=0)
+  bare = Example("b", "?", ("a",), evidence=((0, "It is old."),))  # of config.data.evidence
+  assert questions.with_noise([bare, *examples], 1, seed=0)[0].evidence == bare.evidence
   texts = ("Paris is large.", "In Paris.", "A comparison of Parisians.", "No answer here.", "Yes, none.")
   golds = [("Paris", "no"), *[("Oslo",)] * 4]
   examples = [Example(str(i), "?", golds[i], (Passage("", "", text),)) for i, text in enumerate(texts)]

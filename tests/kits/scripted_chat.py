@@ -20,7 +20,6 @@ class ChatPolicy(scripted.ScriptedPolicy):
     super().__init__(replies, room=room, tokenizer=tokenizer)
 
   def start(self, prompt):
-    """See `structs.Policy`."""
     return ChatTalk(self, tuple(prompt if isinstance(prompt[0], int) else self.tokenizer.render(prompt)))
 
 
@@ -59,14 +58,12 @@ class Tools:
     self.fails, self.verdict, self.asked = fails, verdict, []
 
   async def search(self, query, k=None):
-    """See `structs.Tools`."""
     self.asked.append(query)
     if self.fails:
       raise structs.ToolFailed("the index is gone")
     return (structs.Passage("p", "Rome", f"{query} is in Italy.", 1.0),)
 
   async def judge(self, pairs, term=""):
-    """See `structs.Tools`."""
     return (self.verdict,) * len(pairs)
 
 
@@ -77,7 +74,6 @@ class Teacher:
     self.answers, self.asked = answers, []
 
   async def ask(self, messages):
-    """See `chat.client.Client`."""
     self.asked.append(messages[-1]["content"])
     said = next(answer for question, answer in self.answers.items() if question in self.asked[-1])
     if isinstance(said, Exception):

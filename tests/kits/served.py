@@ -70,8 +70,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if self.command != "HEAD":
       self.wfile.write(body)
 
-  def log_message(self, *arguments):
-    """See the class."""
+  def log_message(self, *arguments): ...
 
 
 class Slow:
@@ -83,7 +82,6 @@ class Slow:
       self.go.set()
 
   def describe(self):
-    """See `api.Retriever`."""
     return dict(kind="slow")
 
   def search(self, queries, k):

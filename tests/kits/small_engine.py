@@ -120,7 +120,6 @@ class Retriever:
     self.batches = []
 
   def search(self, queries, k):
-    """See `retrieval.api`."""
     self.batches.append(list(queries))
     return [[structs.Passage(str(i), "T", f"found {len(q)}", 1.0) for i in range(k)] for q in queries]
 
@@ -132,14 +131,12 @@ class Tools:
     self.delay, self.before = delay, before
 
   async def search(self, query, k=None):
-    """See `structs.Tools`."""
     if self.before is not None:
       await self.before(query)
     await asyncio.sleep(self.delay(query))
     return (structs.Passage("0", "T", f"found {len(query)}", 1.0),)
 
   async def judge(self, pairs, term=""):
-    """See `structs.Tools`."""
     return (1.0,) * len(pairs)
 
 

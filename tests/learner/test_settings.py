@@ -22,7 +22,6 @@ from ragrl_jax.settings.learning import Teacher
   (OptimizerSettings, dict(kind="sgd"), "^config.optimizer.kind='sgd': .*'adamw' or 'muon'"),
   (OptimizerSettings, dict(schedule="rising"), "'constant', 'cosine', 'linear' or 'inverse_sqrt'"),
   (OptimizerSettings, dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
-  (settings.CriticSettings, dict(clip=-1.0), "^config.critic.clip=-1.0: "),
   (settings.CriticSettings, dict(kind="none", alone_steps=2), "config.critic.alone_steps=2"),
   (settings.CriticSettings, dict(kind="shared", alone_steps=2), "config.critic.alone_steps=2"),
 ])  # fmt: skip

@@ -15,7 +15,7 @@ from flax import nnx
 from ragrl_jax.models import attention, families, mapping, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.models.hf import LinearScaling, RopeScaling
+from ragrl_jax.models.hf import LinearScaling, RopeScaling, YarnScaling
 from ragrl_jax.models.layers import rope_frequencies
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_decoders.json").read_text())
@@ -76,6 +76,10 @@ def test_rope_by_hand():
   # In between: context 4π, so wavelength 2π fits 2 times; smooth = (2 - 1) / (4 - 1) = 1/3: 2/3 · 1/8 + 1/3 = 5/12.
   got = rope_frequencies(2, 1e4, RopeScaling(8.0, 1.0, 4.0, 4 * np.pi))
   np.testing.assert_allclose(got, [5 / 12], rtol=1e-6)
+  # YaRN's, with 4 pairs and theta 10⁴: pair p turns 100 · 10^-p / 2π times in 100 tokens: 15.9, 1.59, 0.159, 0.0159.
+  # The bounds are those of pairs 0 and 2, so pair 1 is half of both: 0.1 · (1 + 1/4) / 2.
+  scaling = YarnScaling(4.0, 100, beta_fast=50 / np.pi, beta_slow=0.5 / np.pi, truncate=False)
+  np.testing.assert_allclose(rope_frequencies(8, 1e4, scaling), [1, 0.0625, 0.0025, 0.00025], rtol=1e-6)
 
 
 # Rows of one block, and of two.

@@ -16,6 +16,7 @@ from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
+YARN = {f"llama.rope.scaling.{name}": x for name, x in dict(type="yarn", factor=4, original_context_length=32).items()}
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "qwen3_5_text")
 
 
@@ -86,12 +87,14 @@ def test_llama_3s_divisors_become_its_scaling(tmp_path):
 @pytest.mark.parametrize("fields, scale, bos", [
   ({"tokenizer.ggml.pre": "llama-bpe"}, None, (257,)),  # Llama 3's first files do not say that they put BOS first
   ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": False}, None, ()),
-  ({"llama.rope.scaling.factor": 4}, 4, ()), ({"llama.rope.scale_linear": 4}, 4, ()),
+  ({"llama.rope.scaling.factor": 4}, hf.LinearScaling(4), ()),
+  ({"llama.rope.scale_linear": 4}, hf.LinearScaling(4), ()),
+  (YARN | {"llama.rope.scaling.yarn_beta_fast": 16}, hf.YarnScaling(4, 32, beta_fast=16), ()),
 ])  # fmt: skip
 def test_what_a_file_leaves_out_is_as_in_llama_cpp(tmp_path, fields, scale, bos):
   whole = gguf_files.byte_level(**{"tokenizer.ggml.bos_token_id": 257}, **fields)
   out = folder_of(gguf_files.write(tmp_path / "m.gguf", *made("llama"), fields=whole), tmp_path / "out")
-  assert load_tokenizer(out).bos == bos and weights.config_of(out).rope_scaling == (scale and hf.LinearScaling(scale))
+  assert load_tokenizer(out).bos == bos and weights.config_of(out).rope_scaling == scale
   del whole["tokenizer.ggml.pre"]
   path = gguf_files.write(tmp_path / "n.gguf", *made("llama"), fields=whole)
   refused("tokenizer.ggml.pre is None", folder_of, path, tmp_path / "other")
@@ -137,7 +140,8 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("fields, message", [
-  ({"llama.rope.scaling.type": "yarn"}, "only 'none' and 'linear'"),
+  ({"llama.rope.scaling.type": "longrope"}, "must be 'none', 'linear' or 'yarn'"),
+  (YARN | {"llama.rope.scaling.attn_factor": 2}, "rope.scaling.attn_factor is not supported"),
   ({"llama.attention.sliding_window": 8}, "supported for gemma3 only"),
   ({"tokenizer.ggml.pre": "starcoder"}, "which transformers does not know"),
   ({"tokenizer.ggml.model": "bert"}, "it must be 'gpt2'"),

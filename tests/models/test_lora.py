@@ -247,6 +247,11 @@ def test_a_folder_is_read_back(folder, tmp_path):
   values = json.loads((folder / "adapter_config.json").read_text())
   assert (values["r"], values["lora_alpha"], values["target_modules"]) == (4, 6.5, ["q_proj", "down_proj"])
   assert not list(folder.glob("*.partial"))
+  (tmp_path / "config.json").write_text('{"model_type": "gemma3"}')  # PEFT puts them into the whole model
+  lora.save_adapters(model, tmp_path, base=str(tmp_path))
+  assert Q1B.replace("layers", "language_model.layers") in load_file(tmp_path / "adapter_model.safetensors")
+  lora.load_adapters(third := fresh(rank=0), tmp_path)
+  equal(third, model)
 
 
 def test_where_the_base_is_found(folder, tmp_path):

@@ -25,6 +25,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 QWEN = hf_folders.DECODERS["qwen2"] | dict(vocab_size=20)  # even, so that two devices can share the embedding
 MOE, GEMMA, MISTRAL = (hf_folders.DECODERS[name] for name in ("qwen3_moe", "gemma3_text", "mistral"))
 SHAPES = hf_folders.decoder_shapes(QWEN)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 DAMAGED = r"model\.safetensors is truncated, damaged, or not a safetensors file \(.*Fetch it again"
 
@@ -53,27 +54,45 @@ def test_a_saved_folder_is_read_back(family, shard_bytes, tmp_path):
   assert not list((tmp_path / "out").glob("*.partial"))
 
 
-def test_the_text_part_beside_an_image_encoder_is_read(tmp_path):
-  """As Qwen3.5 is published: settings in text_config, longer names, image encoder and draft heads beside them."""
-  config = hf_folders.DECODERS["qwen3_5_text"]
+@pytest.mark.parametrize("kind, family, layout, beside", [
+  ("qwen3_5", "qwen3_5_text", families.LAYOUTS[2], "model.visual.patch_embed mtp.fc"),
+  ("gemma3", "gemma3_text", families.LAYOUTS[2], "model.vision_tower.embed model.multi_modal_projector.norm"),
+  ("gemma3", "gemma3_text", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
+  ("mistral3", "mistral", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
+])  # fmt: skip
+def test_the_text_part_beside_an_image_encoder_is_read(kind, family, layout, beside, tmp_path):
+  """As these are published: settings in text_config, longer names, image encoder and draft heads beside them."""
+  config = hf_folders.DECODERS[family]
   shapes = hf_folders.decoder_shapes(config)
-  alone, _ = weights.load_pretrained(hf_folders.write(tmp_path / "text", config, shapes))
-  text = {key: value for key, value in config.items() if key != "tie_word_embeddings"}
-  text |= dict(mtp_num_hidden_layers=1, mamba_ssm_dtype="float32", output_gate_type="swish")
-  whole = dict(model_type="qwen3_5", text_config=text, vision_config=dict(depth=2), tie_word_embeddings=True)
-  long = {f"model.language_model.{n.removeprefix('model.')}": hf_folders.tensor(n, s) for n, s in shapes.items()}
-  beside = {"model.visual.patch_embed.weight": np.ones(3, np.float32), "mtp.fc.weight": np.ones(3, np.float32)}
-  model, read = weights.load_pretrained(hf_folders.write(tmp_path / "whole", whole, {}, **long | beside))
-  assert read.family == "qwen3_5_text" and read.tied and read.attend_every == 2 and read.rotary_dim == 4
+  alone, expected = weights.load_pretrained(hf_folders.write(tmp_path / "text", config, shapes))
+  outside = {key: config.get(key) for key in ("tie_word_embeddings", "eos_token_id")}
+  text = {key: value for key, value in config.items() if key not in outside}
+  more = dict(mtp_num_hidden_layers=1, mamba_ssm_dtype="float32", output_gate_type="swish") if kind == "qwen3_5" else {}
+  whole = dict(model_type=kind, text_config=text | more, vision_config=dict(depth=2), **outside)
+  long = {layout(n): hf_folders.tensor(n, s) for n, s in shapes.items()}
+  long |= {f"{name}.weight": np.ones(3, np.float32) for name in beside.split()}
+  model, read = weights.load_pretrained(hf_folders.write(tmp_path / "whole", whole, {}, **long))
+  assert read == expected
   equal(model, alone)
-  for change, says in (
-    (None, "text_config is missing"), (text | dict(attn_output_gate=False), "attn_output_gate is False"),
-    (text | dict(layer_types=["full_attention"] * 2 + ["linear_attention"] * 2), "layer_types has"),
-    (text | dict(linear_conv_kernel_dim=None), "linear_conv_kernel_dim is missing"),
-    (text | dict(attention_bias=True), "attention_bias is True"),
+  head = {layout("lm_head.weight"): hf_folders.tensor("another head", shapes["model.embed_tokens.weight"])}
+  assert not weights.config_of(hf_folders.write(tmp_path / "head", whole, {}, **long | head)).tied
+
+
+def test_configs_beside_an_image_encoder_that_are_refused():
+  qwen, score = hf_folders.DECODERS["qwen3_5_text"], dict(architectures=["Gemma3ForSequenceClassification"])
+  for kind, text, outside, says in (
+    ("qwen3_5", None, {}, "text_config is missing"),
+    ("qwen3_5", qwen | dict(attn_output_gate=False), {}, "attn_output_gate is False"),
+    ("qwen3_5", qwen | dict(layer_types=["full_attention"] * 2 + ["linear_attention"] * 2), {}, "layer_types has"),
+    ("qwen3_5", qwen | dict(linear_conv_kernel_dim=None), {}, "linear_conv_kernel_dim is missing"),
+    ("qwen3_5", qwen | dict(attention_bias=True), {}, "attention_bias is True"),
+    ("qwen3_5", qwen, dict(quantization_config=dict(quant_method="fp8")), "quantised weights"),
+    ("gemma3", GEMMA | dict(use_bidirectional_attention=True), {}, "use_bidirectional_attention is True"),
+    ("gemma3", GEMMA | dict(attn_logit_softcapping=50.0), {}, "attn_logit_softcapping is 50.0"),
+    ("gemma3", GEMMA | dict(rope_scaling=dict(type="longrope")), {}, "rope_type 'longrope'"),
+    ("gemma3", GEMMA, score, "head gives scores"), ("mistral3", dict(model_type="ministral3"), {}, "'ministral3' is"),
   ):  # fmt: skip
-    refused(says, DecoderConfig.from_hf, whole | dict(text_config=change))
-  refused("quantised weights", DecoderConfig.from_hf, whole | dict(quantization_config=dict(quant_method="fp8")))
+    refused(says, DecoderConfig.from_hf, dict(model_type=kind, text_config=text) | outside)
 
 
 def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):
@@ -240,8 +259,10 @@ def test_unsupported_configs_are_refused():
     (dict(hidden_size=None), "hidden_size is missing"),
     (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
     (dict(rope_scaling=dict(type="linear", factor=2.0, rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
-    (dict(rope_parameters=dict(rope_type="yarn")), "rope_type 'yarn'"),
-    (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
+    (dict(rope_parameters=dict(rope_type="longrope")), "rope_type 'longrope'"),
+    (dict(rope_scaling=dict(type="yarn", factor=4.0)), "original_max_position_embeddings is missing"),
+    (dict(rope_scaling=YARN | dict(beta_slow=0)), "beta_slow is 0.0: it must be above 0"),
+    (dict(rope_scaling=YARN | dict(finetuned=True)), "finetuned is True"),
     (two, "rope_parameters and rope_scaling disagree"),
     (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
     (dict(use_sliding_window=True), "use_sliding_window is True"),
@@ -312,6 +333,13 @@ def test_both_layouts_of_rope_settings_are_equal():
   assert made.rope_scaling == read.rope_scaling and made.rope_theta == 9.0
   with pytest.raises(ValueError, match="config.model.shape, rope scaling: low_freq_factor is missing"):
     DecoderConfig.from_shape(9, family="llama", rope_scaling=dict(rope_type="llama3", factor=2.0), **shape)
+
+
+def test_yarns_attn_factor_is_that_of_vllm(caplog):
+  config = DecoderConfig.from_hf(QWEN | dict(rope_scaling=YARN | dict(attn_factor=0.8782488562869419)))
+  assert config.rope_scaling.attention_factor == pytest.approx(1.0)  # DeepSeek's is 1 / (1 + 0.1 ln 4)
+  assert DecoderConfig.from_hf(config.to_hf()) == config
+  assert caplog.text.count("attn_factor multiplies") == 1
 
 
 def test_windows_and_both_layouts_of_two_ropes():

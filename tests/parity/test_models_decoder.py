@@ -15,7 +15,7 @@ from flax import nnx
 from ragrl_jax.models import families, mapping, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.models.hf import LinearScaling, RopeScaling
+from ragrl_jax.models.hf import LinearScaling, RopeScaling, YarnScaling
 from ragrl_jax.models.shapes import SHAPES
 
 torch = pytest.importorskip("torch")
@@ -44,6 +44,9 @@ def random_config(family, seed):
   if family == "llama" and seed % 2 == 0:
     factors = float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4]))
     extra["rope_scaling"] = RopeScaling(*factors, int(draw.choice([16, 64])))
+  if family in ("qwen2", "qwen3", "mistral", "qwen3_5_text") and seed % 2 == 0:
+    more = [dict(beta_fast=8.0, truncate=False), dict(mscale=0.7, mscale_all_dim=1.1), dict(attention_factor=0.8)]
+    extra["rope_scaling"] = YarnScaling(float(draw.choice([2, 8])), int(draw.choice([16, 64])), **more[seed // 2])
   if family == "qwen3_moe":
     extra["num_experts"] = [1, 2, 3, 5, 8, 13][seed]
     extra["experts_per_token"] = [1, 1, 3, 2, 4, 8][seed]
@@ -211,6 +214,24 @@ def test_what_transformers_saves_we_load(family, size, tmp_path):
   equal(ours, again)
 
 
+@pytest.mark.parametrize("published", [True, False])  # names of tensors; otherwise as transformers 5 builds the model
+@pytest.mark.parametrize("kind", ["gemma3", "mistral3"])
+def test_the_text_part_of_a_model_with_an_image_encoder(kind, published, tmp_path):
+  text = dict(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=7, head_dim=8, sliding_window=4)
+  images = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+  whole = dict(text_config=text, vision_config=images | dict(patch_size=14), tie_word_embeddings=kind == "gemma3")
+  model = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(kind, **whole))
+  torch.manual_seed(0)
+  for parameter in model.parameters():
+    torch.nn.init.normal_(parameter, std=0.3)
+  model.save_pretrained(tmp_path / "whole", save_original_format=published)
+  ours, read = weights.load_pretrained(tmp_path / "whole")
+  tokens = np.random.default_rng(0).integers(1, 40, (2, 12))
+  for other in (model, theirs(ours, read, tmp_path / "text")):  # the latter is the text part, written alone
+    want = other(torch.as_tensor(tokens)).logits.detach().numpy()
+    np.testing.assert_allclose(ours(jnp.asarray(tokens)), want, atol=TOLERANCE, rtol=TOLERANCE)
+
+
 def test_bfloat16_folder_loads_in_transformers(tmp_path):
   config = random_config("qwen3", 1)
   ours = random_model(config, 1)
@@ -230,9 +251,10 @@ def test_configs_of_published_models():
   for values in published.values():
     config = DecoderConfig.from_hf(values)
     kind = transformers.AutoConfig.for_model(**values)
+    kind = getattr(kind, "text_config", kind)
     assert config == DecoderConfig.from_hf(
       json.loads(kind.to_json_string(use_diff=False))
-      | {"max_position_embeddings": config.max_position, "bos_token_id": config.bos_id}
+      | dict(max_position_embeddings=config.max_position, bos_token_id=config.bos_id, eos_token_id=list(config.eos_ids))
     )
     with torch.device("meta"):
       empty = transformers.AutoModelForCausalLM.from_config(kind)

@@ -46,6 +46,9 @@ def test_a_template_writes_the_same_day_whatever_the_clock_says(tmp_path):
   messages = [{"role": "user", "content": "Who?"}]
   assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26 Jul 2024: Who?"
   assert theirs(folder).apply_chat_template(messages, tokenize=False) != "\n26 Jul 2024: Who?"  # the clock's day
+  (folder / "chat_template.json").write_text(json.dumps(dict(chat_template=template)))  # beside an image encoder
+  small.edit(folder, "tokenizer_config.json", lambda its: its.pop("chat_template") and its)
+  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26 Jul 2024: Who?"
 
 
 def test_a_plain_prompt_has_bos_and_the_models_leading_space_and_text_that_continues_has_none(llama):
@@ -215,8 +218,7 @@ def test_wordpiece_is_refused(tmp_path):
   refused("decoder \\['WordPiece'\\] cannot serve a policy", HuggingFaceTokenizer, folder)
 
 
-def test_unknown_markers_and_a_folder_without_a_fast_tokenizer_are_refused(folder, tmp_path):
-  refused("'template' or 'own'", HuggingFaceTokenizer, folder, markers="mine")
+def test_a_folder_without_a_fast_tokenizer_is_refused(tmp_path):
   refused("no tokenizer.json", HuggingFaceTokenizer, tmp_path)
 
 

@@ -18,7 +18,7 @@ def terms(rows):
 @pytest.mark.parametrize("name", ["veritas", "when_to_search"])
 def test_two_steps(world, tmp_path, name):
   config = tiny_world.config(world, name, "ngrams,smoke" if name == "when_to_search" else "smoke")
-  config.steps, config.prompting.chat, config.judge.kind = 2, False, "lexical"
+  config.steps, config.prompting.chat, config.judge.kind = 2, False, dict(veritas="lexical").get(name, "exact")
   config.model.update(dict(dtype="float32", remat=False))
   config.switches.instructions = "none"
   if name == "veritas":  # one judge for each of two terms

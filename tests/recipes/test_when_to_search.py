@@ -289,7 +289,8 @@ def test_a_single_query_with_a_title(query, found, term):
 
 def test_the_paper_compares_embeddings_and_needs_an_encoder():
   assert paper.encodes and paper.switches.similarity == "encoder"
-  assert not recipes.get("when_to_search", "ngrams").encodes
+  for preset, more in (("ngrams", {}), ("paper", dict(max_searches=1))):  # a single query is compared with none
+    assert not recipes.get("when_to_search", preset, **more).encodes
   config = config_lib.load(pathlib.Path(__file__).parents[2] / "configs" / "when_to_search.py")
   config.retrieval.index = "http://localhost:1"
   with pytest.raises(ValueError, match="config.retrieval.query_encoder is empty"):

@@ -88,6 +88,8 @@ def test_a_policy_is_told_where_or_what_the_answer_is():
   config = config_lib.default_config()
   config.loss.teacher.path = "policy"
   refused("no question of config.data.train has supporting", teaching.check_prompts, settings.of(config), [EXAMPLE])
+  config.data.own_passages = False
+  refused("train with config.data.own_passages=False has", teaching.check_prompts, settings.of(config), [EXAMPLE])
 
 
 def scoring(shift=0, cut=None):

@@ -219,12 +219,6 @@ def test_a_judge_that_does_not_answer_in_time_fails():
   assert isinstance(got, ToolFailed) and "config.judge.timeout_s" in str(got)
 
 
-@pytest.mark.parametrize("wrong", [dict(top_k=0), dict(workers=0), dict(max_batch=0), dict(timeout_s=0.0)])
-def test_sizes_must_be_positive(wrong):
-  with pytest.raises(ValueError, match="positive"):
-    RetrievalTools(Retriever(), **wrong)
-
-
 def test_equal_questions_of_a_moment_are_asked_once():
   retriever, asked = Retriever(), ["a"] * 8 + ["b", "a"]
   found = ask(RetrievalTools(retriever, top_k=1), *asked)

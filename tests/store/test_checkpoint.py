@@ -101,7 +101,6 @@ def test_restored_onto_another_mesh(tmp_path):
 
 
 def test_invalid_calls_are_refused_and_only_json_is_saved_beside_the_arrays(tmp_path):
-  refused("config.checkpoint.keep", checkpoint.Checkpoints, tmp_path, keep=0)
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   refused("no checkpoint at all", checkpoints.restore, state(), error=FileNotFoundError)
   checkpoints.save(1, state(), {})

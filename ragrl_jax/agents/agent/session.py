@@ -59,8 +59,6 @@ class Session:
   """The requests of one episode. All methods must be called on the episode's event loop.
 
   Args:
-    reading: the `Reading` of the policy's tokenizer.
-    max_requests: most replies of the episode.
     split: True: a request that continues no conversation begins a new one. False: it is refused, and the episode fails.
 
   Attributes:

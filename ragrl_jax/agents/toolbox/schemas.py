@@ -93,17 +93,13 @@ def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
-  """Checks a JSON value against a schema.
+  """The first fault of a JSON value by a schema, as a message for the model; "" if the value is valid.
 
   It checks `type`, `enum`, `const`, `anyOf`, `oneOf`, `properties`, `required`, `additionalProperties` and `items`. It
   ignores other keywords: a server that uses them checks them itself.
 
   Args:
     value: the model's value, as `json.loads` returns it.
-    where: a name for the value, for the message.
-
-  Returns:
-    The first fault as a message for the model; "" if the value is valid.
   """
   if not isinstance(schema, Mapping):  # true and false are schemas too
     return f"{where} must be left out" if schema is False else ""

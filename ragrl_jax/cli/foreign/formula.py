@@ -21,7 +21,6 @@ def evaluate(text: str, get: Callable[[str], Any], calls: Mapping[str, Callable[
   Args:
     text: a Python expression of the operations above, conditions, lists, dicts and `calls`.
     get: a dotted name → its value. It is called only for names that the value depends on.
-    calls: the functions that may be called.
 
   Raises:
     ValueError: the text is no such formula.

@@ -20,7 +20,7 @@ _EVERY = 1 << 62
 
 
 def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float | None:
-  """Normalised discounted cumulative gain at k.
+  """Normalised discounted cumulative gain at k, in [0, 1]; None if no passage is relevant.
 
   DCG@k = sum over ranks i = 1..k of rel_i / log2(i + 1), over the DCG@k of the best possible ranking. The gain is
   linear, as in trec_eval and BEIR. An id that occurs twice counts at its first rank only; its second rank gains 0.
@@ -29,9 +29,6 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) ->
     ranked: passage ids, best first.
     relevance: id → grade; grades of 0 and below are not relevant.
     k: number of ranks that count, at least 1.
-
-  Returns:
-    In [0, 1]; None if no passage is relevant.
 
   Raises:
     ValueError: k is below 1.

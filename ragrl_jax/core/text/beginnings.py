@@ -14,7 +14,6 @@ def beginning(text: str, tokens: int, enough: Callable[[str], bool]) -> str:
   text. Where 16 characters per token have fewer (runs of spaces, drawn lines), a beginning twice as long is tried.
 
   Args:
-    tokens: the number of first tokens that is wanted.
     enough: whether a beginning has more than twice as many.
   """
   size = LETTERS * (tokens + LETTERS)

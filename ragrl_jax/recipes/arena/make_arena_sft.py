@@ -30,7 +30,6 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Most tokens per answer.",
 
 
 def main():
-  """Runs `ragrl make-arena-sft`."""
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError(
       "--url, --model and --answers belong together: give all of them, or none to write only answers."

@@ -39,7 +39,6 @@ INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model
 
 
 def main():
-  """Runs `ragrl make-care-sft`."""
   words = generate.wordings(REASONER_WORDING.value, INSERTER_WORDING.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))

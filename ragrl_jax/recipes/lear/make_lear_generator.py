@@ -31,7 +31,6 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 
 
 def main():
-  """Runs `ragrl make-lear-generator`."""
   if PREDICTIONS.value and (unused := commands.given(TURNS, index_flags.INDEX, index_flags.OWN, index_flags.TOP_K)):
     raise app.UsageError(f"{unused} with --predictions: only their evidence is shown. Leave them out.")
   writers.refuse_inputs([OUT.value], [*readers.named(DATA.value), *([PREDICTIONS.value] if PREDICTIONS.value else [])])

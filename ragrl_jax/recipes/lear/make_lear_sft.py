@@ -37,7 +37,6 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, i
 
 
 def main():
-  """Runs `ragrl make-lear-sft`."""
   if URL.value and ORACLE.value:
     raise app.UsageError("--oracle needs no teacher: give it without --url, --model and --answers.")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:

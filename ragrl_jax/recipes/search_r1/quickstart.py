@@ -58,7 +58,6 @@ RL_COST = 7.0  # seconds of an RL step over seconds of a supervised one; used on
 
 
 def main():
-  """Runs `ragrl quickstart`."""
   malloc.limit()
   compile_cache.keep()
   start, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value

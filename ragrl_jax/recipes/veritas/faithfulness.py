@@ -38,7 +38,6 @@ JUDGED = flags.DEFINE_multi_enum(
 
 
 def main():
-  """Runs `ragrl faithfulness`."""
   folders = [part for folder in answer_files.named(EPISODES.value) for part in answer_files.parts(folder)]
   if not (folders := [folder for folder in folders if folder.is_dir()]):
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")

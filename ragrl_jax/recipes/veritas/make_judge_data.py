@@ -51,7 +51,6 @@ HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "Pairs kept from training, or
 
 
 def main():
-  """Runs `ragrl make-judge-data`."""
   compile_cache.keep()
   config = settings.of(CONFIG.value)
   if SHEET.value:

@@ -330,7 +330,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     next_recipe=next_recipe if switches.settle_metric else None,
     waits_for=switches.settle_metric,
-    encodes=switches.similarity == "encoder",
+    encodes=switches.similarity == "encoder" and switches.max_searches > 1,
     script=functools.partial(write_script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(Reward(parser, switches)),
