@@ -31,7 +31,7 @@ def run(name, monkeypatch, capsys, **arguments):
   words = [word for key, value in arguments.items() for word in (f"--{key}", str(value))]
   monkeypatch.setattr(sys, "argv", [name, *words])
   try:
-    status = commands.guarded(module.main)
+    status = commands.guarded(module.main) or 0
   except SystemExit as ended:
     status = ended.code
   return status, *capsys.readouterr()
