@@ -24,7 +24,8 @@ def config(seed, kind="Bert"):
   draw = np.random.default_rng(seed)
   heads = int(draw.choice([1, 2, 4]))
   sizes = dict(vocab_size=30522, hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads)
-  more = dict(intermediate_size=24, max_position_embeddings=130, initializer_range=0.3, num_labels=1)
+  places = 128 if kind == "Bert" else 130  # MPNet's first position is 2
+  more = dict(intermediate_size=24, max_position_embeddings=places, initializer_range=0.3, num_labels=1)
   if kind == "ModernBert":
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
     more |= ids | dict(local_attention=8, classifier_pooling=("cls", "mean")[seed // 4], classifier_bias=seed > 4)
