@@ -30,7 +30,7 @@ def encode(
   replicated, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
   params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), abstract)
   ints = jax.ShapeDtypeStruct((texts, tokens), jnp.int32, sharding=spread)
-  run = jax.jit(lambda params, tokens, mask: encoder.vectors_of(settings, graphdef, params, tokens, mask, mesh))
+  run = jax.jit(lambda params, tokens, mask: encoder.vectors_of(settings, graphdef, params, tokens, mask, mesh=mesh))
   c, each = shape, texts // len(devices)
   matrices = c.num_layers * (4 * c.d_model**2 + 2 * c.d_model * c.d_ff)
   attention = c.num_layers * 4 * tokens * c.d_model  # of a token: scores and their product with the values

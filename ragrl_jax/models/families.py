@@ -58,6 +58,7 @@ LAYOUTS: tuple[Callable[[str], str], ...] = (
   lambda name: name.replace("model.", "model.language_model.", 1),
   lambda name: f"language_model.{name}",
 )
+ALONE, WITHIN = LAYOUTS[0], LAYOUTS[2]
 # How the names of tensors begin that are not read: of an image encoder, and of heads that draft tokens.
 BESIDE = ("mtp.", "vision_tower.", "multi_modal_projector.")
 BESIDE += ("model.visual.", "model.vision_tower.", "model.multi_modal_projector.")
@@ -140,8 +141,9 @@ FAMILIES = {
     "Qwen3_5ForCausalLM", qk_norm=True, attention_bias=False, head_dim=256, zero_norms=True, hybrid=True
   ),
 }
-# model_type of a model with an image encoder → that of its text part, if text_config does not say. It is read alone.
-WITH_IMAGES = {"qwen3_5": "qwen3_5_text", "gemma3": "gemma3_text", "mistral3": "mistral"}
+# model_type of a model with an image encoder, of which the text part is read alone → (that part's, if text_config does
+# not say; the names of its tensors in the causal model that transformers, and so PEFT, loads).
+WITH_IMAGES = {"qwen3_5": ("qwen3_5_text", ALONE), "gemma3": ("gemma3_text", WITHIN), "mistral3": ("mistral", WITHIN)}
 
 
 def get(name: Any, where: str) -> Family:
@@ -256,7 +258,7 @@ def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     raise ValueError(f"{where}: text_config is {reprlib.repr(text)}: it must be an object.")
   of_both = "architectures tie_word_embeddings quantization_config bos_token_id eos_token_id".split()
   outside = {key: values[key] for key in of_both if values.get(key) is not None}
-  return {"model_type": WITH_IMAGES[kind], **text, **outside}
+  return {"model_type": WITH_IMAGES[kind][0], **text, **outside}
 
 
 # Settings that are read, or refused, in this module or in `hf.rope`.

@@ -233,12 +233,12 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
   base_name, commit = hub.parts(base) if hub.is_name(base) else (str(pathlib.Path(base).resolve()), "")
-  # transformers loads these with their image encoder, but of Qwen3.5 the text part alone.
-  whole = jsonl.read_object(hub.in_cache(base) / "config.json").get("model_type") in ("gemma3", "mistral3")
+  kind = str(jsonl.read_object(hub.in_cache(base) / "config.json").get("model_type"))
+  _, layout = families.WITH_IMAGES.get(kind, ("", families.ALONE))
   stack, first, a = next(found := placed(model, tuple(map(A.format, EVERY))))
   names = dict.fromkeys(name.removesuffix(A.format("")) for name in (first, *(name for _, name, _ in found)))
   rank, alpha = a.shape[-1], getattr(model, stack).lora_alpha
-  named = table(model.config, families.LAYOUTS[2 if whole else 0])
+  named = table(model.config, layout)
   entries = mapping.entries(named, split(model)[1], families.rows(model.config))
   if not hosts.is_first():
     mapping.hand_over(entries)
