@@ -29,7 +29,11 @@ HOW = ("greedy", "sampled")
 OWN = dict(
   arena={"right passages cited": "measure/fact_em", "all terms perfect": "terms/bonus"},
   care={"verbatim quotes": "terms/retrieval", "format": "terms/format"},
-  lear={"evidence tokens": "measure/extract_tokens", "EM from the evidence": "measure/em_from_evidence"},
+  lear={
+    "evidence tokens": "measure/extract_tokens",
+    "EM from the evidence": "measure/em_from_evidence",
+    "rationale names the answer": "measure/reason_recall",
+  },
   search_r1={"searches": "searches", "wasted": "wasted_searches", "answer found": "found_answer"},
   veritas={"searches": "searches", "answer found": "found_answer", "thoughts that follow": "terms/information_think"},
   when_to_search={"searches": "searches", "wasted": "wasted_searches", "answer found": "found_answer"},
@@ -211,11 +215,13 @@ def section(name: str, seeds: Sequence[Record]) -> str:
     f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {n} test questions, {_each(runs, 'steps')} steps of RL"
     f" ({_each(runs, 'episodes')} episodes{played}), {runs[0]['devices']}, {_each(runs, 'minutes')} minutes in all.",
     "",
-    "| | EM greedy | EM sampled | F1 greedy | F1 sampled | tokens a reply | " + " | ".join(own) + " |",
-    "|---" * (6 + len(own)) + "|",
+    "| | EM greedy | EM sampled | F1 greedy | F1 sampled | answered greedy | answered sampled | tokens a reply | "
+    + " | ".join(own)
+    + " |",
+    "|---" * (8 + len(own)) + "|",
   ]
   for state, said in STATES.items():
-    cells = [_mean(metrics.get(f"{state}_{mode}", []), measure) for measure in ("em", "f1") for mode in HOW]
+    cells = [_mean(metrics.get(f"{state}_{mode}", []), measure) for measure in ("em", "f1", "answered") for mode in HOW]
     greedy = metrics.get(f"{state}_greedy", [])
     cells += [_mean(greedy, "response_tokens", 0), *(_mean(greedy, key) for key in own.values())]
     lines.append(f"| {said} | " + " | ".join(cells) + " |")
