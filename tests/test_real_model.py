@@ -156,15 +156,16 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
     record = dict(run=known | dict(seed=seed), curves=dict(entropy=[(1, 0.25), (2, 0.75)]), shown=None)
     record |= dict(evaluations={}, questions={})
     for state, em in right.items():
+      mean = sum(em) / 4
       for how in ("greedy", "sampled"):
-        record["evaluations"][f"{state}_{how}"] = dict(n=4, em=sum(em) / 4, f1=sum(em) / 4, response_tokens=9)
+        record["evaluations"][f"{state}_{how}"] = dict(n=4, em=mean, f1=mean, answered=1, response_tokens=9)
         record["questions"][f"{state}_{how}"] = questions(em)
     (tmp_path / f"arena_{seed}.json").write_text(json.dumps(record))
   text = results("--records", tmp_path)
   assert "2 seeds, 4 test questions, 2 steps of RL (16 episodes of 32 played), 1 x cpu" in text
   assert "found an answer, greedy: untrained 0.000, after demonstrations 0.500, after RL 1.000." in text
   assert "kept), first → last step: entropy of a token 0.25 → 0.75 and 0.25 → 0.75." in text
-  assert "| after RL | 0.750 | 0.750 | 0.750 | 0.750 | 9 |" in text
+  assert "| after RL | 0.750 | 0.750 | 0.750 | 0.750 | 1.000 | 1.000 | 9 |" in text
   assert "- RL beside after demonstrations, greedy: EM +0.500 [" in text
   assert "| arena | 4 | 0.250, 0.250 | 0.750, 0.750 | +0.500 [+0.000, +1.000], +0.500 [" in text
 
