@@ -18,7 +18,7 @@ def push(monkeypatch, capsys, *words):
   """(exit status, stdout, stderr)."""
   monkeypatch.setattr(sys, "argv", ["push", *map(str, words)])
   try:
-    status = commands.guarded(push_hf.main)
+    status = commands.guarded(push_hf.main) or 0
   except SystemExit as ended:
     status = ended.code
   return status, *capsys.readouterr()
