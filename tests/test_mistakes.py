@@ -136,6 +136,26 @@ def test_a_setting_that_nothing_reads_is_said(caplog):
     assert ("config.advantage.lam=0.9 has no effect with config.advantage.kind='group_relat" in caplog.text) is said
 
 
+@pytest.mark.parametrize(("recipe", "preset", "switches", "unread", "decides"), [
+  ("veritas", "paper", dict(judge_answer=True, sub_em="words"), "sub_em='words'", "switches.judge_answer=True"),
+  ("veritas", "no_ramp", dict(ramp_end_epochs=2.0), "ramp_end_epochs=2.0", "switches.ramp_start=0"),
+  ("veritas", "em", dict(turn_credit=True), "turn_credit=True", "switches.information_think_weight=0.0"),
+  ("veritas", "paper", dict(sub_em="words", ramp_end_epochs=2.0, turn_credit=True), "", ""),
+  ("when_to_search", "paper", dict(settle_patience=1), "settle_patience=1", "switches.settle_metric=''"),
+  ("when_to_search", "unified", dict(stage_two_from=9), "stage_two_from=9", "switches.answer='unified'"),
+  ("when_to_search", "unified,no_stage_two", {}, "", ""),  # a preset's own values are not said
+  ("care", "repo", dict(quote_words=3), "quote_words=3", "switches.retrieval='repo'"),
+  ("care", "paper", dict(easy_steps=9), "easy_steps=9", "data.hard=''"),
+  ("lear", "answers_f", dict(probe_tokens=9), "probe_tokens=9", "switches.answers='f'"),
+  ("lear", "vanilla", dict(tau=0.4, omega=0.8), "tau=0.4", "switches.reply='vanilla'"),
+  ("arena", "naive", dict(bonus=1.0), "bonus=1.0", "switches.reply='thought'"),
+])  # fmt: skip
+def test_a_switch_that_nothing_reads_is_said(caplog, recipe, preset, switches, unread, decides):
+  checks.unread(dataclasses.replace(checks.DEFAULTS, recipe=recipe, preset=preset, switches=switches))
+  said = [f"config.switches.{unread} has no effect with config.{decides}."] if unread else []
+  assert [record.getMessage() for record in caplog.records] == said
+
+
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only_or_never(tmp_path, caplog):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")

@@ -59,6 +59,10 @@ class Switches(fields.Checked, Mapping[str, Any]):
     """Whether turns have thoughts, queries and answers in tags, so that steps can be judged (`recipes.steps`)."""
     return False
 
+  def reads(self) -> fields.Reads:
+    """The switches that are read beside some values of another setting alone, by names such as "switches.unit"."""
+    return ()
+
   def refusal(self, name: str, value: Any, must: str) -> str:
     """The message for a switch with a value that is not allowed."""
     return f"switch {name}={value!r}: it must be {must} (config.switches.{name})."

@@ -3,14 +3,14 @@
 Each raises a ValueError that says which setting does not fit, and what to change.
 """
 
+import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from ragrl_jax import judging, retrieval
+from ragrl_jax import judging, recipes, retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.learner import row_layout
@@ -29,7 +29,7 @@ PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS
 DEFAULTS = Settings()
 # Settings, the one that decides whether RL reads them, and for which of its values it does. Those that variants of our
 # configs leave unread (loss.kl_in, optimizer.final_share) are not among them.
-READ: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+READ: fields.Reads = (
   ("advantage.std advantage.std_floor advantage.eps", "advantage.kind", lambda kind: kind == "group_relative"),
   ("advantage.gamma", "advantage.kind", lambda kind: kind in learning.COUNTED),
   ("advantage.lam advantage.whiten", "advantage.kind", lambda kind: kind == "gae"),
@@ -44,11 +44,14 @@ READ: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
 
 
 def unread(config: Settings) -> None:
-  """Says which settings were changed although nothing in RL reads them beside the others."""
-  for names, decides, reads in READ:
+  """Says which settings, or switches of a preset, were changed although nothing in RL reads them beside the others."""
+  switches = recipes.chosen(config.recipe, config.preset, **config.switches)
+  usual = dataclasses.replace(DEFAULTS, switches=recipes.chosen(config.recipe, config.preset))
+  config = dataclasses.replace(config, switches=switches)
+  for names, decides, reads in (*READ, *switches.reads()):
     decision = fields.at(config, decides)
     for name in () if reads(decision) else names.split():
-      if (value := fields.at(config, name)) != fields.at(DEFAULTS, name):
+      if (value := fields.at(config, name)) != fields.at(usual, name):
         logging.warning("config.%s=%r has no effect with config.%s=%r.", name, value, decides, decision)
 
 

@@ -17,12 +17,14 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 FILE = "file:"  # "file:PATH" instead of a name: the user's own text, see prompting/wording.py
 T = TypeVar("T")
 Rules = Iterator[tuple[bool, str]]  # whether a rule holds, and the message if it does not
+# Names of settings, the one that decides whether they are read, and for which of its values they are.
+Reads = Iterable[tuple[str, str, Callable[[Any], Any]]]
 BOUNDS = {  # name → (comparison of a value with the bound, words for a message)
   "least": (operator.ge, "at least"),
   "above": (operator.gt, "above"),

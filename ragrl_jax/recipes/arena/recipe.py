@@ -11,7 +11,7 @@ from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.arena.measures import Measured
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.arena.reward import ACCURACY
-from ragrl_jax.settings.fields import setting
+from ragrl_jax.settings.fields import Reads, setting
 from ragrl_jax.structs import Episode, Example, Policy, Segment, Tools
 
 
@@ -29,6 +29,9 @@ class Switches(recipe_lib.Switches):
   bonus: float = setting(10.0, "added when format, answer and references are all right")
   guarded: bool = setting(False, "a reply with a trick of README.md's last table earns nothing")
   stop_at_answer: bool = setting(True, "end the turn at </answer>; False: at EOS")
+
+  def reads(self) -> Reads:
+    yield "switches.bonus switches.strict_ids", "switches.reply", lambda reply: reply == "cited"
 
 
 PRESETS: dict[str, dict[str, Any]] = {

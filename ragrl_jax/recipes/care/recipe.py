@@ -13,7 +13,7 @@ from ragrl_jax.core.text import forms
 from ragrl_jax.recipes import parts, scripts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, READINGS, Parser, Prompt
-from ragrl_jax.settings.fields import setting
+from ragrl_jax.settings.fields import Reads, setting
 from ragrl_jax.structs import Episode, Example, Segment
 
 TERMS = ("accuracy", "format", "retrieval")
@@ -55,6 +55,10 @@ class Switches(recipe_lib.Switches):
   easy_rate: float = setting(1.0, "η; share of easy questions: max(easy_floor, 1 - η · step / easy_steps)")
   easy_floor: float = setting(0.0, "smallest share of easy questions", unit="share")
   easy_steps: int | None = setting(None, "length of the curriculum; None: the run's own steps", unit="steps", least=1)
+
+  def reads(self) -> Reads:
+    yield "switches.quote_words", "switches.retrieval", lambda retrieval: retrieval != "repo"
+    yield "switches.easy_rate switches.easy_floor switches.easy_steps", "data.hard", bool
 
 
 @dataclasses.dataclass(frozen=True)

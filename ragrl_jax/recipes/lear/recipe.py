@@ -12,7 +12,7 @@ from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import play as play_lib
 from ragrl_jax.recipes.lear.prompt import END, EXTRACTED, INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
-from ragrl_jax.settings.fields import Rules, setting
+from ragrl_jax.settings.fields import Reads, Rules, setting
 from ragrl_jax.structs import Example, Segment
 
 PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` → the section that the answer is taken from
@@ -73,6 +73,11 @@ class Switches(recipe_lib.Switches):
       f"switch reply={self.reply!r} with stop_at='answer': such a reply has no answer; set "
       "config.switches.stop_at='extract'.",
     )
+
+  def reads(self) -> Reads:
+    yield "switches.probe_tokens", "switches.answers", lambda answers: {*answers} & {"r", "e"}
+    yield "switches.omega switches.gamma", "switches.reply", lambda reply: "extract" in SECTIONS[reply]
+    yield "switches.tau", "switches.reply", lambda reply: {*SECTIONS[reply]} >= {"reason", "extract"}
 
 
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:

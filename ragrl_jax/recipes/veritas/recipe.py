@@ -16,7 +16,7 @@ from ragrl_jax.recipes.search_agent import NOTICES, Parser, notice
 from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas.reward import Reward
-from ragrl_jax.settings.fields import Rules, setting
+from ragrl_jax.settings.fields import Reads, Rules, setting
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Segment, Tools
 
 INSTRUCTIONS = {
@@ -103,6 +103,12 @@ class Switches(recipe_lib.Switches):
         f"switch {term}_weight={weight} needs verdicts, but no judge is asked for them: set {asks} "
         f"(config.switches.{asks}).",
       )
+
+  def reads(self) -> Reads:
+    yield "switches.judge_prompt switches.judge_wording", "switches.task", lambda task: task == "judge"
+    yield "switches.sub_em", "switches.judge_answer", lambda asks: not asks
+    yield "switches.ramp_start_epochs switches.ramp_end_epochs", "switches.ramp_start", lambda start: start is None
+    yield "switches.turn_credit", "switches.information_think_weight", bool
 
   def ramp(self, epoch: float) -> tuple[int, int]:
     """(T1, T2) in steps, for an epoch of `epoch` steps."""

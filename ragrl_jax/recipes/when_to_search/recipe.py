@@ -19,7 +19,7 @@ from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt, find_answer, say
 from ragrl_jax.recipes.search_agent import Parser
-from ragrl_jax.settings.fields import setting
+from ragrl_jax.settings.fields import Reads, setting
 from ragrl_jax.structs import MODEL, Episode, Example, Policy, Segment, Tools
 
 KNOWN = 0.3  # share of the questions that are answered from memory, if the rows do not say which ones are known
@@ -82,6 +82,10 @@ class Switches(recipe_lib.Switches):
   def judges(self) -> bool:
     """Whether the judge decides about answers that equal no gold."""
     return self.correctness == "judge"
+
+  def reads(self) -> Reads:
+    yield "switches.settle_patience", "switches.settle_metric", bool
+    yield "switches.stage_two_from switches.settle_metric", "switches.answer", lambda answer: answer == "staged"
 
 
 def in_shape(episode: Episode) -> bool:
