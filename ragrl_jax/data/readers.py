@@ -4,6 +4,7 @@ import collections
 import contextlib
 import glob
 import itertools
+import logging
 import os
 import pathlib
 import random
@@ -106,7 +107,10 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
   """
   source = pathlib.Path(path)
   if source.is_dir() and not row_files.saved(source):
-    matches = [file for file in sorted(source.iterdir()) if row_files.kind(file) and not file.name.startswith(".")]
+    shown = [file for file in sorted(source.iterdir()) if not file.name.startswith(".")]
+    matches = [file for file in shown if row_files.kind(file)]
+    if packed := [file.name for file in shown if row_files.left_out(file)]:
+      logging.warning("%s: left out: %s: %s are read.", path, ", ".join(packed[:3]), row_files.SAID)
     if not matches:
       raise FileNotFoundError(
         f"{path}: the folder holds none of {', '.join('*' + kind for kind in row_files.KINDS)}. A copy of a data set "

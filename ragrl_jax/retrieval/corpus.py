@@ -83,9 +83,9 @@ def _files(path: str | os.PathLike, skipped: Skipped) -> list[tuple[pathlib.Path
   """(file, id of its document, or "" if it has rows) of a corpus, in order.
 
   Args:
-    path: a file; a folder with corpus.jsonl[.gz], or that `datasets` saved; a folder of documents, in folders of any
-      depth; one without documents (but for a README and such) and with rows in corpus/, data/ or itself; a glob; or
-      several of these, separated by commas.
+    path: a file; a folder with corpus.jsonl, .gz or .zst, or that `datasets` saved; a folder of documents, in folders
+      of any depth; one without documents (but for a README and such) and with rows in corpus/, data/ or itself; a glob;
+      or several of these, separated by commas.
 
   Raises:
     FileNotFoundError: there is no such file, or the folder has none.
@@ -115,12 +115,12 @@ def _files(path: str | os.PathLike, skipped: Skipped) -> list[tuple[pathlib.Path
 
 
 def _of_folder(top: pathlib.Path, skipped: Skipped) -> list[tuple[pathlib.Path, str]]:
-  for name in ("corpus.jsonl", "corpus.jsonl.gz"):
+  for name in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.zst"):
     if (top / name).is_file():
       return [(top / name, "")]
   if files := row_files.saved(top):
     return [(file, "") for file in files]
-  found: dict[str, list[pathlib.Path]] = dict(documents=[], rows=[], about=[])
+  found: dict[str, list[pathlib.Path]] = dict(documents=[], rows=[], about=[], packed=[])
   for here, folders, names in os.walk(top):  # links to folders are not followed, so there are no loops
     for name in sorted([*folders, *names]):
       file = pathlib.Path(here, name)
@@ -135,9 +135,12 @@ def _of_folder(top: pathlib.Path, skipped: Skipped) -> list[tuple[pathlib.Path, 
         found["about" if file.stem.lower() in ABOUT else kind].append(file)
       else:
         skipped.add(f"of another kind ({file.suffix or 'no ending'})", file)
+        found["packed"] += [file] * row_files.left_out(file)
     folders[:] = [name for name in folders if not name.startswith(".")]
   if found["rows"] and not found["documents"]:
     skipped.clear()
+    for file in found["packed"]:
+      skipped.add("packed otherwise than .gz or .zst", file)
     inside = lambda folder: [file for file in found["rows"] if file.parent == folder]
     rows = inside(top / "corpus") or inside(top / "data") or inside(top) or found["rows"]
     return [(file, "") for file in sorted(rows)]

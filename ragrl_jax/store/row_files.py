@@ -15,6 +15,7 @@ from typing import Any
 
 KINDS = (*(f".{kind}{z}" for kind in "jsonl json csv tsv".split() for z in ("", ".gz", ".zst")), ".parquet", ".arrow")
 SAID = ".jsonl, .json, .csv or .tsv (each also with .gz or .zst), .parquet, or a folder that `datasets` saved"
+PACKED = (".bz2", ".xz", ".zip", ".lz4")  # ways to pack a file that are not read
 MOST = 1 << 30  # characters that are held in memory for one row, or for one JSON array
 _SPACE = re.compile(r"[ \t\r\n]*")
 _VALUE = re.compile(r'\t(?:"((?:[^"]|"")*)"(?=\t|$)|([^\t]*))')
@@ -24,6 +25,11 @@ def kind(path: str | os.PathLike) -> str:
   """The one of KINDS with which the file's name ends, in any case; "" if it has none."""
   name = os.fspath(path).lower()
   return next((kind for kind in KINDS if name.endswith(kind)), "")
+
+
+def left_out(file: pathlib.Path) -> bool:
+  """Whether a folder's file has rows that are packed as none is read, and does not lie beside it unpacked."""
+  return file.suffix.lower() in PACKED and bool(kind(file.stem)) and not file.with_suffix("").exists()
 
 
 def saved(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -95,10 +95,13 @@ def test_faults_of_verls_rows(tmp_path, change, said):
   refused(f"a.jsonl:1: {said}", read, tmp_path / "a.jsonl")
 
 
-def test_hidden_files_are_no_questions(tmp_path):
+def test_hidden_files_are_no_questions_and_packed_ones_are_said(tmp_path, caplog):
   (tmp_path / "a.csv").write_text("question,answer\nWho?,Ann\n")
   (tmp_path / "._a.csv").write_bytes(b"\0\5\x16\7")  # as macOS leaves them
-  assert [(e.source, e.golds) for e in read(tmp_path)] == [("a", ("Ann",))]
+  (tmp_path / "a.csv.zip").touch()  # it lies there unpacked
+  assert [(e.source, e.golds) for e in read(tmp_path)] == [("a", ("Ann",))] and not caplog.text
+  (tmp_path / "b.csv.xz").touch()
+  assert len(list(read(tmp_path))) == 1 and f"{tmp_path}: left out: b.csv.xz: .jsonl, .json, .csv or" in caplog.text
 
 
 def test_a_saved_data_set_is_one_source(tmp_path):

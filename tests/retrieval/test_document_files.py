@@ -188,8 +188,12 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 
 
 def test_a_readme_beside_rows_is_no_document(tmp_path, caplog):
-  put(tmp_path, {"README.md": "# About", ".gitattributes": "", "data/a.csv": "id,title,text\n1,T,a\n"})
+  put(tmp_path, {"README.md": "# About", "data/a.csv.zip": "", "data/a.csv": "id,title,text\n1,T,a\n"})
   assert passages(tmp_path) == [Passage("1", "T", "a")] and not said(caplog)
+  (tmp_path / "data" / "b.jsonl.bz2").touch()  # another part of the rows, which nobody would miss
+  assert passages(tmp_path) and said(caplog) == [
+    f"{tmp_path}: left out: packed otherwise than .gz or .zst: 1 (such as {tmp_path / 'data' / 'b.jsonl.bz2'})."
+  ]
   (tmp_path / "data" / "a.csv").rename(tmp_path / "data" / "a.md")  # two documents now
   assert [p.id for p in passages(tmp_path)] == ["README.md", "data/a.md"]
 
