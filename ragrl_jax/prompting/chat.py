@@ -88,7 +88,8 @@ def stopped_clock() -> str:
   transformers passes no functions to templates, so each code of strftime is replaced in the macro's text. With the
   newline, which Jinja drops after a block, white space at the template's beginning stays what it is.
   """
-  codes = "".join(f" | replace('%{code}', {DATE.strftime(f'%{code}')!r})" for code in "aAbBdejmyYHIMSp")
+  known = (*"aAbBdeFHIjmMpSTuwyY", "-d", "-m", "-H", "-I")
+  codes = "".join(f" | replace('%{code}', {DATE.strftime(f'%{code}')!r})" for code in known)
   return f"{{%- macro strftime_now(format) -%}}{{{{ format{codes} }}}}{{%- endmacro %}}\n"
 
 

@@ -215,4 +215,5 @@ def named(model: str, workdir: pathlib.Path) -> str:
 
 def clock(seconds: float) -> str:
   """A point in time in words."""
-  return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%-d %B %Y, %H:%M UTC")
+  when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+  return f"{when.day} {when:%B %Y, %H:%M UTC}"

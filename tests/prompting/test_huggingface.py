@@ -46,9 +46,10 @@ def test_a_template_writes_the_same_day_whatever_the_clock_says(tmp_path):
   messages = [{"role": "user", "content": "Who?"}]
   assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26 Jul 2024: Who?"
   assert theirs(folder).apply_chat_template(messages, tokenize=False) != "\n26 Jul 2024: Who?"  # the clock's day
+  template = template.replace("%d", "%-d.%-m.").replace("%Y", "%F")
   (folder / "chat_template.json").write_text(json.dumps(dict(chat_template=template)))  # beside an image encoder
   small.edit(folder, "tokenizer_config.json", lambda its: its.pop("chat_template") and its)
-  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26 Jul 2024: Who?"
+  assert HuggingFaceTokenizer(folder).template(messages, open_turn=True) == "\n26.7. Jul 2024-07-26: Who?"
 
 
 def test_a_plain_prompt_has_bos_and_the_models_leading_space_and_text_that_continues_has_none(llama):
