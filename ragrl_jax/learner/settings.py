@@ -177,16 +177,16 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
       "'start', or train adapters (config.model.lora)."
     )
   critic = run.critic
+  if critic.alone_steps >= (total := _updates(run)):
+    raise ValueError(
+      f"config.critic.alone_steps={critic.alone_steps}: the run has only {total} optimiser steps (steps · epochs · "
+      "minibatches), so the policy would never learn. Lower it, or raise config.steps."
+    )
   of_policy = optimizer_from_config(run)
   if critic.warmup_steps > of_policy.total_steps:
     raise ValueError(
       f"config.critic.warmup_steps={critic.warmup_steps}: it must lie between 0 and the run's {of_policy.total_steps} "
       "steps."
-    )
-  if critic.alone_steps >= (total := _updates(run)):
-    raise ValueError(
-      f"config.critic.alone_steps={critic.alone_steps}: the run has only {total} optimiser steps (steps · epochs · "
-      "minibatches), so the policy would never learn. Lower it, or raise config.steps."
     )
   rates = dict(learning_rate=critic.learning_rate, warmup_steps=critic.warmup_steps)
   total_steps = of_policy.total_steps + critic.alone_steps
@@ -217,7 +217,7 @@ def optimizer_from_config(run: run_settings.Settings, *, total_steps: int | None
   If None, config.steps · epochs · minibatches, without those in which only the critic learns.
   """
   if total_steps is None:
-    total_steps = max(1, _updates(run) - run.critic.alone_steps)
+    total_steps = max(1, _updates(run) - run.critic.alone_steps * (run.critic.kind == "own"))  # others are refused
   return OptimizerSettings(total_steps=total_steps, **vars(run.optimizer))
 
 

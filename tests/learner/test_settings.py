@@ -56,7 +56,12 @@ def test_the_critic_cannot_learn_alone_to_the_end():
   config.critic.update(dict(kind="own", alone_steps=config.steps))
   says = "config.critic.alone_steps=100: the run has only 100 optimiser steps"
   refused(says, settings.from_config, run_settings.of(config))
-  config.steps += 1
+  config.optimizer.warmup_steps = 2  # too long for the one step that is left: not what has to be said
+  refused(says, settings.from_config, run_settings.of(config))
+  config.critic.update(dict(kind="shared", alone_steps=99))
+  refused("config.critic.alone_steps=99 with kind='shared'", settings.from_config, run_settings.of(config))
+  config.critic.update(dict(kind="own", alone_steps=100))
+  config.steps, config.optimizer.warmup_steps = 101, 0
   run = run_settings.of(config)
   assert settings.optimizer_from_config(run).total_steps == 1 and settings.from_config(run)
 
