@@ -180,6 +180,8 @@ def test_names_without_a_head_and_a_tied_copy(tmp_path):
   equal(want, weights.load_pretrained(hf_folders.write(tmp_path / "bare", config, {}, **bare))[0])
   copy = {"lm_head.weight": arrays["model.embed_tokens.weight"], "model.rotary_emb.inv_freq": np.ones(4, np.float32)}
   equal(want, weights.load_pretrained(hf_folders.write(tmp_path / "copy", config, shapes, **copy))[0])
+  arrays["lm_head.weight"] = arrays.pop("model.embed_tokens.weight")
+  equal(want, weights.load_pretrained(hf_folders.write(tmp_path / "head", config, {}, **arrays))[0])
 
 
 def test_an_unembedding_that_differs_from_a_tied_embedding_is_used_and_kept(tmp_path, caplog):
