@@ -141,14 +141,14 @@ def musique(row: Row, identity: str, source: str) -> Example:
     if not isinstance(title := paragraph.get("title") or "", str) or not isinstance(paragraph.get("idx", i), str | int):
       raise ValueError(f"'paragraphs[{i}]' must have a text as 'title' and a number as 'idx'.")
     passages.append(columns.make_passage(title, paragraph["paragraph_text"]))
-    place[paragraph.get("idx", i)] = i
+    place[str(paragraph.get("idx", i))] = i
     if columns.truth(paragraph, "is_supporting"):
       supporting.append(i)
   steps = []
   for step in columns.listed(row, "question_decomposition"):
     if not isinstance(step, Mapping) or not isinstance(at := step.get("paragraph_support_idx"), str | int | None):
       raise ValueError("'question_decomposition' must be a list of objects with a number 'paragraph_support_idx'.")
-    steps.append(dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(at)))
+    steps.append(dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(str(at))))
   meta = dict(decomposition=steps, answerable=columns.truth(row, "answerable") is not False)
   evidence = tuple((i, passages[i].text) for i in supporting)
   name, *basics = _asked(row, identity, ("id",), "question", "answer")

@@ -3,7 +3,8 @@
 run     QUERY Q0 PASSAGE RANK SCORE NAME       TREC
 qrels   QUERY 0 PASSAGE GRADE                  TREC
         query-id <tab> corpus-id <tab> score   BEIR, with this header line; also as .jsonl or .parquet (MTEB)
-queries {"_id", "id", "query_id" or "qid", "text" or "query"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
+queries {"_id", "id", "query_id" or "qid", "text" or "query"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv),
+        perhaps with a header line, such as qid <tab> query
 """
 
 import dataclasses
@@ -25,6 +26,7 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
   result: dict[str, str] = {}
   if _kind(path) == "text":
     pairs = ((where, line.rstrip("\r\n").split("\t")) for where, line in _lines(path))
+    pairs = (pair for number, pair in enumerate(pairs) if number or pair[1][0] not in (*QUERY_IDS, *HEADS))
   else:
     pairs = (
       (where, [_first(row, *QUERY_IDS), _first(row, "text", "query")]) for where, row in row_files.read_rows(path)

@@ -54,7 +54,8 @@ def test_queries_in_all_their_forms(tmp_path):
   (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   (tmp_path / "d.jsonl").write_text('{"id": 7, "text": "Who?"}\n{"id": 8, "text": "Where, then?"}\n')  # numbers
   (tmp_path / "e.jsonl").write_text('{"qid": "7", "query": "Who?"}\n{"qid": "8", "query": "Where, then?"}\n')  # TIREx
-  for name in ("a.tsv", "b.jsonl", "c.jsonl", "d.jsonl", "e.jsonl"):
+  (tmp_path / "f.tsv").write_text("qid\tquery\n7\tWho?\n8\tWhere, then?\n")
+  for name in ("a.tsv", "b.jsonl", "c.jsonl", "d.jsonl", "e.jsonl", "f.tsv"):
     assert read_queries(tmp_path / name) == {"7": "Who?", "8": "Where, then?"}
 
 
