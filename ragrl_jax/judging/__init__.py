@@ -41,7 +41,7 @@ def load(
   if kind in WORDS:  # cheaper than a look-up in the cache
     return judge
   if settings.cache:
-    judge = Cached(judge, settings.cache)
+    judge = Cached(judge, settings.cache, **({} if kind == "llm" or dtype == "float32" else dict(dtype=dtype)))
   if prompt.of_answers and kind in ASKED:
     from ragrl_jax.judging.lexical import ExactFirst
 

@@ -165,13 +165,14 @@ class Cached(OfPairs):
   Args:
     judge: judges the pairs that are not in the file.
     path: the file; it is created if needed. Several runs may share it.
+    **how: what else decides the judge's verdicts, such as the dtype in which it is computed.
 
   Raises:
     ValueError: `path` cannot be written, or is a database of another kind.
   """
 
-  def __init__(self, judge: Judge, path: str | os.PathLike):
-    self._judge, self.pace, self._identity = judge, judge.pace, judge.describe()
+  def __init__(self, judge: Judge, path: str | os.PathLike, **how: str):
+    self._judge, self.pace, self._identity = judge, judge.pace, {**judge.describe(), **how}
     self._cache = disk_cache.Cache(path, "config.judge.cache")
 
   def describe(self) -> Mapping[str, Any]:

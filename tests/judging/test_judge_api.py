@@ -1,6 +1,7 @@
 """What all judges share: checks of pairs, blank claims, right answers as a premise, thresholds; and `judging.load`."""
 
 import dataclasses
+import types
 
 import pytest
 from refusals import refused
@@ -42,6 +43,15 @@ def test_load_returns_each_kind(tmp_path, monkeypatch):
   kept = judging.load(settings(**llm, cache=str(tmp_path / "new" / "verdicts")))
   assert isinstance(kept, judge_api.Cached) and (tmp_path / "new" / "verdicts").exists()
   assert isinstance(judging.load(settings(**llm, prompt="correctness")), lexical.ExactFirst)
+
+
+def test_a_cache_has_verdicts_of_judges_in_other_dtypes_apart(tmp_path, monkeypatch):
+  said = iter([[0.25], [0.75]])
+  judge = types.SimpleNamespace(pace=judge_api.Pace(), describe=dict, judge=lambda pairs: next(said))
+  monkeypatch.setattr(judging, "_make", lambda *_: judge)
+  load = lambda dtype: judging.load(settings(kind="nli", cache=str(tmp_path / "verdicts")), dtype=dtype)
+  given = [load(dtype).judge([("p", "c")]) for dtype in ("float32", "bfloat16", "float32", "bfloat16")]
+  assert given == [[0.25], [0.75], [0.25], [0.75]]
 
 
 def test_load_refuses():
