@@ -104,6 +104,12 @@ def test_a_judge_of_a_term_that_training_does_not_ask_about_is_said(caplog):
 
 def test_settings_that_change_what_another_one_means_are_said(monkeypatch, caplog):
   config = config_lib.load("arena")
+  config.advantage.credit = "turn"
+  for recipe, said in ((recipes.get("search_r1"), True), (recipes.get("veritas", turn_credit=True), False)):
+    caplog.clear()
+    checks.trainable(settings.of(config), recipe)
+    assert ("config.advantage.credit='turn': search_r1 with these switches pays at an" in caplog.text) is said
+  config.advantage.credit = "episode"
   config.loss.update(dict(kl="k1", kl_in="reward"))
   for floor, said in ((0.1, False), (0.0, True)):
     config.advantage.std_floor = floor

@@ -109,6 +109,9 @@ def trainable(config: Settings, recipe: Recipe) -> None:
     )  # fmt: skip
   loss, how = config.loss, config.advantage
   penalised = loss.teacher.in_reward or (loss.kl_in == "reward" and loss.kl_coef > 0)
+  if how.credit == "turn" and how.compares and recipe.credit is None and not penalised:
+    text = "config.advantage.credit='turn': %s with these switches pays at an episode's end alone, so it is 'episode'."
+    logging.warning(text, recipe.name)
   if penalised and how.kind == "group_relative" and how.std != "none" and not how.std_floor:
     logging.warning(
       "config.advantage.std=%r with a penalty in the reward (config.loss.kl_in, or teacher.kind='k1'): a group of "
