@@ -5,8 +5,9 @@ Compiles every program of a run for TPUs or GPUs. It needs neither the devices n
 chip, and for each program its temporaries, work, traffic, collectives and shortest possible time. On GPUs it also
 prints the kernels that a program launches, and the loops that wait for the host. Exits with 1 if the run does not fit.
 
-With --passages N it adds a dense index of N passages, which the chips of each host search exactly. Without --config
-the index is alone on the chips: ragrl check --topology h200:1 --passages 21015324
+With --passages N it adds a dense index of N passages, which the chips of each host search exactly. No setting of a run
+puts one there: a program of yours can (`load_index(…, search="device")`), and `ragrl serve-index --search device` on
+chips of its own. Without --config the index is alone: ragrl check --topology h200:1 --passages 21015324
 """
 
 import json

@@ -33,15 +33,15 @@ def main():
       for alarm in alarms:
         if (key := (alarm.detector, alarm.metric, alarm.since)) not in printed:
           printed.add(key)
-          print(f"step {alarm.step}: {alarm.text}{_showing(folder, alarm)}", flush=True)
+          print(f"step {alarm.step}: {safe(alarm.text)}{_showing(folder, alarm)}", flush=True)
       if (why := row.get(rollback.WHY)) and row["step"] not in printed:
         printed.add(row["step"])
-        print(f"step {row['step']}: {why}", flush=True)
+        print(f"step {row['step']}: {safe(why)}", flush=True)
     if not EVERY.value or finished or rows and rollback.STOPPED in rows[-1]:
       break
     time.sleep(EVERY.value)
   out = ", ".join(alarm.metric for alarm in alarms) or "nothing"
-  print(f"Out of the healthy range at step {rows[-1]['step'] if rows else 0}: {out}.")
+  print(f"Out of the healthy range at step {rows[-1]['step'] if rows else 0}: {safe(out)}.")
 
 
 def _showing(folder: pathlib.Path, alarm: detectors.Alarm) -> str:
