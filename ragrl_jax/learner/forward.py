@@ -60,9 +60,11 @@ def scores(
     predicting = lambda states: jnp.take_along_axis(states, jnp.maximum(before, 0)[:, :, None], axis=1)
     hidden, teacher = predicting(hidden), teacher and (predicting(teacher[0]), teacher[1])
   # Never [R, T, V]: the logits exist for `chunk` tokens at a time, and the backward pass recomputes them. A GPU with
-  # spare memory takes more at a time, because each chunk reads and writes the gradient of the unembedding.
+  # spare memory takes more at a time, because each chunk reads and writes the gradient of the unembedding: a power of
+  # two, since a run that is resumed finds a little more or less memory free, and must sum in the same order.
   weights = model.unembedding()
-  chunk = max(chunk, min(MOST, model.spare() // (16 * weights.shape[0])))  # a quarter of it, four bytes a logit
+  fit = model.spare() // (16 * weights.shape[0])  # a quarter of it, four bytes a logit
+  chunk = max(chunk, min(MOST, 1 << max(fit.bit_length() - 1, 0)))
   piece = None
   if attention.platform(model.mesh) == "cpu":
     chunk, piece = min(chunk, max(CPU_TOKENS, CPU_LOGITS // weights.shape[0])), CPU_ROWS

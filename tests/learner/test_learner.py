@@ -32,6 +32,18 @@ TERMS = dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_co
 FULL = Settings(**TERMS, logprob_chunk=64, epochs=2, temperature=0.8)
 
 
+def test_a_little_more_free_memory_of_a_gpu_compiles_the_same_program(monkeypatch):
+  chunks, on = [], np.ones((1, 4))
+  batch = types.SimpleNamespace(loss_mask=on, tokens=on, places=None, states=None)
+  monkeypatch.setattr(forward.attention, "platform", lambda mesh: "gpu")
+  monkeypatch.setattr(forward.logprobs_lib, "chunked", lambda *_, chunk, **how: chunks.append(chunk) or ())
+  for tokens in (0, 3000, 3010, 10**6):  # of 500 logits, which take a quarter of the memory
+    model = types.SimpleNamespace(spare=lambda tokens=tokens: tokens * 16 * 500, unembedding=lambda: np.zeros((500, 2)))
+    model.mesh, model.tokenless = None, ()
+    forward.scores(model, batch, temperature=1.0, chunk=512, hidden=np.zeros((1, 4, 2)))
+  assert chunks == [512, 2048, 2048, 8192]
+
+
 def off_policy(batches):
   """Old and reference log-probabilities that differ from the policy's."""
   old = lambda b, shift: np.where(b.loss_mask, b.sampler_logprobs + np.float32(shift), 0).astype(np.float32)
