@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 import ragrl_jax
+from ragrl_jax.parallel import cores
 from ragrl_jax.store import jsonl
 
 FILE = "versions.jsonl"
@@ -38,10 +39,12 @@ def changed(workdir: pathlib.Path) -> str:
   return "; ".join(f"{name} was {was}, is {now}" for name, (was, now) in pairs.items() if was and was != now)
 
 
-def _present() -> dict[str, str | None]:
+def _present() -> dict[str, Any]:
   """What a line records of the process."""
   packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-  return library() | dict(jax=jax.__version__, **packages, python=platform.python_version(), devices=devices())
+  threads = cores.threads() if jax.default_backend() == "cpu" else None  # a CPU splits its sums by them
+  machine = dict(python=platform.python_version(), devices=devices(), threads=threads)
+  return library() | dict(jax=jax.__version__, **packages, **machine)
 
 
 def devices() -> str:

@@ -96,13 +96,15 @@ def test_every_pattern_of_free_settings_matches_a_setting():
 def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
   begun(tmp_path, settings_of())
   file = tmp_path / versions.FILE
-  file.write_text(re.sub('"(jax|flax)":"[^"]+"', r'"\1":"0.1"', file.read_text()))
+  text = file.read_text().replace('"threads":64', '"threads":2')
+  file.write_text(re.sub('"(jax|flax)":"[^"]+"', r'"\1":"0.1"', text))
   other = settings_of(seed=3, log__tensorboard=False)
   said = []
   with workdir.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
     assert made.restore(jax.tree.map(jnp.copy, STATE))[1] == dict(step=5, reached=False) and made.restored == 5
   assert said[0] == f"{tmp_path}: going on from step 5, of at most 100"
   assert said[1].startswith(f"{tmp_path}: jax was 0.1, is {jax.__version__}; flax was 0.1, is ") and len(said) == 2
+  assert "; threads was 2, is 64. From here on" in said[1]
   (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
   opened(tmp_path, other)
