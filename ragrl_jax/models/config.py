@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ class DecoderConfig:
       may be so.
     sliding: which layers slide, one bool per layer; empty: all, if there is a window.
     local_rope_theta: rope_theta of Gemma's sliding layers, which have no scaling; None: there are none.
+    nope: which layers have no rotary positions (NoPE), one bool per layer; empty: none.
     query_scale: scores are divided by its square root; None: head_dim.
     num_experts: experts per layer; 0: the MLP is not a mixture.
     experts_per_token: number of experts that compute a token.
@@ -67,6 +69,7 @@ class DecoderConfig:
   bidirectional: bool = False
   sliding: tuple[bool, ...] = ()
   local_rope_theta: float | None = None
+  nope: tuple[bool, ...] = ()
   query_scale: float | None = None
   num_experts: int = 0
   experts_per_token: int = 0
@@ -119,6 +122,11 @@ class DecoderConfig:
       )
     if self.query_scale is not None and not f.query_scale:
       raise ValueError(f"query_scale is {self.query_scale}: {self.family} has none; leave it out ({WHERE}).")
+    if self.nope and (not f.nope or len(self.nope) != self.num_layers):
+      raise ValueError(
+        f"nope={self.nope}: it needs one value for each of {self.num_layers} layers, and a family with such layers "
+        f"({WHERE})."
+      )
     sizes = {name: getattr(self, name) for name in DELTA}
     if not f.hybrid:
       if self.attend_every != 1 or any(sizes.values()) or self.rotary_dim is not None:
@@ -221,6 +229,9 @@ class DecoderConfig:
   def ropes(self) -> tuple[tuple[float, Scaling], ...]:
     """(base, scaling) of each layer's rotary frequencies."""
     plain, local = (self.rope_theta, self.rope_scaling), (self.local_rope_theta, None)
+    if any(self.nope):
+      none = (self.rope_theta, hf.LinearScaling(math.inf))  # no angle at any position
+      return tuple(none if each else plain for each in self.nope)
     return tuple(plain if local[0] is None or window == EVERYTHING else local for window in self.windows)
 
   @classmethod
@@ -238,9 +249,11 @@ class DecoderConfig:
     if traits.windows == "layers" and shape.get("window") is not None:
       layers = shape.get("num_layers", 0)
       implied |= dict(sliding=families.pattern(layers), local_rope_theta=families.LOCAL_THETA)
+    if traits.nope:
+      implied["nope"] = tuple(not each for each in families.pattern(shape.get("num_layers", 0), traits.nope))
     if traits.hybrid:
       implied["attend_every"] = families.ATTEND_EVERY
-    for name in shape.keys() & {"sliding", "eos_ids"}:  # a config's tuples may come as lists
+    for name in shape.keys() & {"sliding", "nope", "eos_ids"}:  # a config's tuples may come as lists
       shape[name] = tuple(shape[name])
     if isinstance(scaling := shape.get("rope_scaling"), Mapping):
       shape["rope_scaling"] = hf.rope(dict(rope_theta=1.0, rope_scaling=scaling), "config.model.shape")[1]

@@ -81,6 +81,7 @@ class Family:
     scaled_embedding: whether the embedding is multiplied by √d_model.
     query_scale: whether config.json gives the divisor of the scores (query_pre_attn_scalar).
     experts: whether the MLP is a mixture of experts.
+    nope: every so many layers one has no rotary positions (NoPE), if config.json does not say which; 0: all have them.
     hybrid: whether most layers are gated delta layers. The others rotate a part of each head only, and q's projection
       also gives a gate for attention's output.
     tensors: names of tensors that differ from TENSORS.
@@ -99,6 +100,7 @@ class Family:
   scaled_embedding: bool = False
   query_scale: bool = False
   experts: bool = False
+  nope: int = 0
   hybrid: bool = False
   tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -112,12 +114,14 @@ class Family:
 # Gemma 3's settings that a config.json may leave out; that of 4B has few. Source: transformers, Gemma3TextConfig.
 GEMMA = dict(vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=131_072)
 GEMMA |= dict(rms_norm_eps=1e-6, query_pre_attn_scalar=256, sliding_window=4096, bos_token_id=2, eos_token_id=1)
+SMOLLM3 = dict(num_key_value_heads=4, rms_norm_eps=1e-6, bos_token_id=128_000, eos_token_id=128_001)
 # Our family is config.json's model_type.
 FAMILIES = {
   "qwen2": Family("Qwen2ForCausalLM", attention_bias=True),
   "qwen3": Family("Qwen3ForCausalLM", qk_norm=True, head_dim=128),
   "qwen3_moe": Family("Qwen3MoeForCausalLM", qk_norm=True, experts=True),
   "llama": Family("LlamaForCausalLM"),
+  "smollm3": Family("SmolLM3ForCausalLM", tied=True, nope=4, defaults=SMOLLM3),
   "mistral": Family("MistralForCausalLM", attention_bias=False, windows="all"),
   "gemma3_text": Family(
     "Gemma3ForCausalLM",
@@ -194,7 +198,7 @@ def numbers_of(layers: int, attend_every: int) -> dict[str, list[int]]:
 
 
 def pattern(layers: int, every: int = PATTERN) -> tuple[bool, ...]:
-  """Which layers slide, one bool per layer: all but every `every`-th."""
+  """Which layers slide, or have rotary positions, one bool per layer: all but every `every`-th."""
   return tuple((number + 1) % every != 0 for number in range(layers))
 
 
@@ -272,6 +276,7 @@ _OF_GEMMA = set(
   "sliding_window_pattern rope_local_base_freq query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping "
   "use_bidirectional_attention".split()
 )
+_OF_NOPE = {"no_rope_layers", "no_rope_layer_interval"}
 _OF_EXPERTS = set(
   "moe_intermediate_size num_experts num_local_experts num_experts_per_tok norm_topk_prob decoder_sparse_step "
   "mlp_only_layers router_aux_loss_coef output_router_logits use_qk_norm".split()  # its value is not read, as there
@@ -293,10 +298,10 @@ _OF_GRIDS = {"mrope_section", "mrope_interleaved"}  # of an image's rotary posit
 
 def _refuse_unknown(values, family: Family, where: str) -> None:
   known = set(KNOWN)
-  if family.windows != "none" or "Qwen" in family.architecture:  # Qwen's windows are off by use_sliding_window
+  if family.windows != "none" or family.nope or "Qwen" in family.architecture:  # off by use_sliding_window in the last
     known |= _OF_WINDOWS
   known |= (_OF_GEMMA if family.windows == "layers" else set()) | (_OF_EXPERTS if family.experts else set())
-  known |= _OF_HYBRIDS if family.hybrid else set()
+  known |= (_OF_HYBRIDS if family.hybrid else set()) | (_OF_NOPE if family.nope else set())
   hf.refuse_unknown(values, where, known)
 
 
@@ -319,7 +324,7 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
   kinds = values.get("layer_types")
   if family.hybrid:
     return _hybrid(values, family, layers, where)
-  if family.windows != "none" and layers > MOST_LAYERS:  # before anything of that size is allocated
+  if (family.windows != "none" or family.nope) and layers > MOST_LAYERS:  # before anything of that size is allocated
     raise ValueError(f"{where}: num_hidden_layers is {layers}: it must be at most {MOST_LAYERS} in this family.")
   if family.windows != "layers":
     if kinds and (not isinstance(kinds, list) or any(kind != FULL for kind in kinds)):
@@ -328,7 +333,7 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
     if family.windows == "all" and not kinds and values.get("sliding_window", MISTRALS) is not None:
       window = hf.whole(values, "sliding_window", where, default=MISTRALS)
     theta, scaling = hf.rope(values, where)
-    return dict(rope_theta=theta, rope_scaling=scaling, window=window)
+    return dict(rope_theta=theta, rope_scaling=scaling, window=window, nope=_nope(values, family, layers, where))
   every = hf.whole(values, "sliding_window_pattern", where, default=PATTERN)
   if kinds is None:
     kinds = [SLIDING if slides else FULL for slides in pattern(layers, every)]
@@ -345,6 +350,21 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
   if values.get("use_bidirectional_attention"):  # config.json counts both sides, as transformers reads and writes it
     found |= dict(bidirectional=True, **(dict(window=found["window"] // 2 + 1) if any(slides) else {}))
   return found
+
+
+def _nope(values, family: Family, layers: int, where: str) -> tuple[bool, ...]:
+  """Which layers have no rotary positions; empty: none."""
+  if not family.nope:
+    return ()
+  rotated = values.get("no_rope_layers")
+  if rotated is None:
+    rotated = pattern(layers, hf.whole(values, "no_rope_layer_interval", where, default=family.nope))
+  elif not isinstance(rotated, list) or len(rotated) < layers or any(each not in (0, 1) for each in rotated):
+    raise ValueError(
+      f"{where}: no_rope_layers is {reprlib.repr(rotated)}: it must have 1 (rotary positions) or 0 (none) for each of "
+      f"{layers} layers."
+    )
+  return tuple(not each for each in rotated[:layers])
 
 
 def _hybrid(values, family: Family, layers: int, where: str) -> dict[str, Any]:
@@ -409,6 +429,9 @@ def write_config(config: Any) -> dict[str, Any]:
       rope_parameters={FULL: rope, SLIDING: dict(rope_type="default", rope_theta=local)},
       query_pre_attn_scalar=int(scale) if scale == int(scale) else scale,  # transformers asks for a whole number
     )
+  if family.nope:
+    values["no_rope_layers"] = [int(not each) for each in c.nope or (False,) * c.num_layers]
+    values["pad_token_id"] = None  # transformers' default, 128004, may lie beyond the vocabulary
   if family.hybrid:
     partial = c.rotated / c.head_dim
     values |= dict(

@@ -9,7 +9,8 @@ from ragrl_jax.settings import fields
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 DTYPES = ("float32", "bfloat16", "float16")
-FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "qwen3_5_text")  # of models/families.py
+# Of models/families.py.
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "smollm3", "mistral", "gemma3_text", "qwen3_5_text")
 JUDGES = ("none", "exact", "sub_em", "sub_em_words", "lexical", "nli", "llm", "reward_model")
 
 # Fixed sizes of the engine.

@@ -102,8 +102,9 @@ FAMILIES = dict(
   mistral=dict(window=20, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
   gemma3_text=dict(window=7, sliding=(True, False), query_scale=20.0),
   qwen3_moe=dict(num_experts=6, experts_per_token=2),
+  smollm3=dict(nope=(False, True)),
 )
-OTHERS = "mistral", "qwen3_moe"
+OTHERS = "mistral", "qwen3_moe", "smollm3"
 
 
 @functools.cache

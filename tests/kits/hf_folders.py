@@ -101,6 +101,10 @@ DECODERS = {
       rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
     ),
   ),
+  "smollm3": SIZES | dict(
+    model_type="smollm3", tie_word_embeddings=True, rope_theta=1000.0, no_rope_layers=[0, 1], no_rope_layer_interval=4,
+    use_sliding_window=False, sliding_window=None, max_window_layers=28, pad_token_id=None,
+  ),
   "mistral": SIZES | dict(model_type="mistral", tie_word_embeddings=False, rope_theta=1000.0, sliding_window=4),
   "gemma3_text": SIZES | dict(
     model_type="gemma3_text", num_hidden_layers=3, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,

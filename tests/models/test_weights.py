@@ -23,7 +23,7 @@ from ragrl_jax.models.hf import LinearScaling
 from ragrl_jax.parallel import mesh as mesh_lib
 
 QWEN = hf_folders.DECODERS["qwen2"] | dict(vocab_size=20)  # even, so that two devices can share the embedding
-MOE, GEMMA, MISTRAL = (hf_folders.DECODERS[name] for name in ("qwen3_moe", "gemma3_text", "mistral"))
+MOE, GEMMA, MISTRAL, SMOL = (hf_folders.DECODERS[name] for name in "qwen3_moe gemma3_text mistral smollm3".split())
 SHAPES = hf_folders.decoder_shapes(QWEN)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -298,6 +298,10 @@ def test_unsupported_configs_are_refused():
     (GEMMA | dict(rope_parameters=dict(sliding_attention=dict(rope_theta=3.0))), "rope_theta is 3.0 and 50.0"),
     (GEMMA | dict(sliding_window=None), "sliding_window is missing"),
     (GEMMA | dict(query_pre_attn_scalar=None), "query_pre_attn_scalar is missing"),
+    (SMOL | dict(no_rope_layers=[1]), r"no_rope_layers is \[1\]: it must have 1 .* for each of 2 layers"),
+    (SMOL | dict(no_rope_layers=[1, 2]), r"no_rope_layers is \[1, 2\]"),
+    (SMOL | dict(use_sliding_window=True), "use_sliding_window is True"),
+    (hf_folders.DECODERS["llama"] | dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
     (MISTRAL | dict(attention_bias=True), "attention_bias is True"),
     (MISTRAL | dict(sliding_window=0), "sliding_window is 0"),
   ]:  # fmt: skip
@@ -364,6 +368,17 @@ def test_windows_and_both_layouts_of_two_ropes():
   for values, window in ((MISTRAL, 4), (missing, 4096), (missing | dict(sliding_window=None), None), (full, None)):
     config = DecoderConfig.from_hf(values)
     assert config.window == window and DecoderConfig.from_hf(config.to_hf()) == config
+
+
+def test_layers_without_rotary_positions():
+  silent = {key: value for key, value in SMOL.items() if key != "no_rope_layers"} | dict(num_hidden_layers=5)
+  every_third = silent | dict(no_rope_layer_interval=3, no_rope_layers=None)
+  for values, nope in ((SMOL, [0]), (SMOL | dict(no_rope_layers=[1] * 3), []), (silent, [3]), (every_third, [2])):
+    config = DecoderConfig.from_hf(values)
+    assert (
+      [i for i, each in enumerate(config.nope) if each] == nope == [i for i, rope in enumerate(config.ropes) if rope[1]]
+    )
+    assert DecoderConfig.from_hf(config.to_hf()) == config
 
 
 def test_config_files_that_cannot_be_read_and_pickles_are_refused(tmp_path):

@@ -53,6 +53,8 @@ def random_config(family, seed):
     extra["normalize_experts"] = seed % 3 != 1
   if family in ("mistral", "gemma3_text"):
     extra["window"] = [None, 1, 3, 5, 8, 200][seed]  # of texts with 4 to 13 tokens
+  if family == "smollm3" and seed:
+    extra["nope"] = [(True,), (False, True), (True, False, True)][seed % 3]
   if family == "gemma3_text":
     extra["query_scale"] = float(draw.choice([3, 16, 168]))
     extra["rope_scaling"] = LinearScaling(float(draw.choice([2, 8]))) if seed % 2 else None
