@@ -26,16 +26,14 @@ from absl import app, flags, logging
 from flax import nnx
 from papers import lessons, primed
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.core import schedules
 from ragrl_jax.data import synthetic, world
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import saving
+from ragrl_jax.run import player as player_lib, saving
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import MODEL

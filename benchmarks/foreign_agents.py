@@ -21,8 +21,7 @@ from absl import app, flags, logging
 from flax import nnx
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval
+from ragrl_jax import config as config_lib, retrieval
 from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train

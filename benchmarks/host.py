@@ -23,8 +23,7 @@ import time
 
 import reading_world
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import structs
+from ragrl_jax import config as config_lib, structs
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.jobs import train
 from ragrl_jax.prompting import sentencepiece

@@ -19,8 +19,7 @@ from absl import app, flags, logging
 from papers import players
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft

@@ -156,8 +156,7 @@ class Tunix:
     import jax
     import optax
     from flax import nnx
-    from tunix.models.qwen3 import model as model_lib
-    from tunix.models.qwen3 import params
+    from tunix.models.qwen3 import model as model_lib, params
     from tunix.rl import algo_core, common
     from tunix.rl.grpo.grpo_learner import GRPOConfig
 

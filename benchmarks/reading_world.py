@@ -10,8 +10,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.data import synthetic
-from ragrl_jax.data import world as world_lib
+from ragrl_jax.data import synthetic, world as world_lib
 from ragrl_jax.data.world import COMPANY, PERSON, RELATIONS, TRAIN, YEAR
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Example

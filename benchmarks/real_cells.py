@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import real_reader
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.evaluation.tables import layout, papers

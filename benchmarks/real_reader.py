@@ -12,12 +12,10 @@ import shutil
 
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
-from ragrl_jax.prompting import passages as passages_lib
-from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.prompting import passages as passages_lib, sentencepiece
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.retrieval import corpus
 from ragrl_jax.run import prepared

@@ -27,8 +27,7 @@ import real_reader
 from absl import app, flags, logging
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval
+from ragrl_jax import config as config_lib, retrieval
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import answer_files, records
 from ragrl_jax.evaluation.tables import filling, papers, writing

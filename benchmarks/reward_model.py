@@ -31,8 +31,7 @@ import machines
 from absl import app, flags, logging
 from papers import miniature, players, veritas
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import judging
+from ragrl_jax import config as config_lib, judging
 from ragrl_jax.core import schedules
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.data import readers, writers
@@ -41,11 +40,9 @@ from ragrl_jax.models import lora
 from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import prepared
+from ragrl_jax.run import player as player_lib, prepared
 from ragrl_jax.run.prepared import prepare
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import folders
+from ragrl_jax.store import episodes as episodes_lib, folders
 from ragrl_jax.structs import Episode, Example
 
 ROOT = pathlib.Path(__file__).parents[1]

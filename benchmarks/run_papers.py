@@ -16,8 +16,7 @@ import time
 
 from absl import app, flags
 from papers import page
-from papers.miniature import ROOT, WARM, short
-from papers.miniature import run as run_one
+from papers.miniature import ROOT, WARM, run as run_one, short
 
 PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
 

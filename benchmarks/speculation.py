@@ -34,8 +34,7 @@ import reading_world
 from flax import nnx
 from papers import arena, care, lear, miniature
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval
+from ragrl_jax import config as config_lib, recipes, retrieval
 from ragrl_jax.core import sampling
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.engine.engine import Engine

@@ -25,14 +25,12 @@ import mismatch
 from absl import logging
 from real_model import self_teaching
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.search_r1 import quickstart
-from ragrl_jax.recipes.search_r1 import recipe as search_r1
+from ragrl_jax.recipes.search_r1 import quickstart, recipe as search_r1
 from ragrl_jax.retrieval import corpus
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import jsonl

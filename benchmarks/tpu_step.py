@@ -32,8 +32,7 @@ from ragrl_jax.learner.settings import Settings
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.plan import aot
 from ragrl_jax.plan.compiled import KINDS
 from ragrl_jax.structs import Batch

@@ -17,8 +17,7 @@ import time
 
 import numpy as np
 
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import packing, row_layout
+from ragrl_jax.learner import learner as learner_lib, packing, row_layout
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models import weights
 from ragrl_jax.store import episodes as episodes_lib

@@ -9,8 +9,7 @@ Expect: not run yet at this size. On the made-up world, benchmarks/foreign_agent
 docs/howto/agents.md describes the program's arguments and its result.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 
 def get_config(variant: str = "", recipe: str = "agent"):

@@ -11,8 +11,7 @@ Expect: not run yet at this size. The paper has EM .628 / .660 / .400 on HotpotQ
         without the tested set .568 (HotpotQA) and .578 (2WikiMultihopQA). It has no run without MuSiQue.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 TWO_WIKI = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa"
 # (training, testing): the paper's numbers of questions, drawn at random, because MuSiQue's files are sorted by hops.

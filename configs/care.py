@@ -9,8 +9,7 @@ Expect: not run yet at this size. The paper's Qwen2.5-7B goes from F1 45.79 to 5
         58.38 to 64.56 on CofCA.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 
 def get_config(variant: str = ""):

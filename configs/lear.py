@@ -10,8 +10,7 @@ Expect: not run yet at this size. The paper's 1.5B has EM 41.14 / 56.84 / 20.46 
         evidence 33 to 39 times as short as the passages, against 41.97 / 57.02 / 19.20 from all of them.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 
 def get_config(variant: str = ""):

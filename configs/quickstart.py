@@ -11,8 +11,7 @@ Both stages end when they reach their goal (ragrl quickstart); `steps` is only t
 schedule depends on the end.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 
 def get_config(variant: str = ""):

@@ -9,8 +9,7 @@ search_o1 or simpledeepsearcher; given (searches bring the question's own passag
 Expect: not run yet at these sizes. The checkpoints were trained on their authors' prompts: give these in a file.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 TOP_K = {"research": 5, "r1_searcher": 5, "search_o1": 10, "simpledeepsearcher": 10}  # others: 3
 

@@ -9,8 +9,7 @@ Variants, joined by commas: smoke (tiny sizes, same rules), ppo (a critic instea
 Expect: not run yet at this size. The paper has .431 EM on average over seven sets for 7B by PPO.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 ALGORITHMS = ("grpo", "ppo", "sft"), ("grpo", "ppo", "dgpo")
 

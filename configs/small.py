@@ -11,8 +11,7 @@ Expect: docs/real_model.md, from benchmarks/real_model/run.py.
 import pathlib
 import runpy
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 RECIPES = ("arena", "care", "lear", "search_r1", "veritas", "when_to_search")
 SEARCHERS = ("search_r1", "veritas", "when_to_search")

@@ -10,8 +10,7 @@ Expect: not run yet at this size. By ARENA's paper Qwen2.5-7B-Instruct has EM .4
         2WikiMultihopQA / MuSiQue from the passages they bring.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 THINKING = ("thinking", "no_thinking")
 METHODS = tuple(preset for preset in recipes.presets("untrained") if preset != "given")

@@ -9,8 +9,7 @@ Variants, joined by commas: smoke (tiny sizes, same rules); one of the arms em, 
 Expect: not run yet at this size. The paper has .445 EM on average over seven sets, .447 for em_it.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.recipes.veritas.recipe import JUDGED
 
 ARMS = ("em", "em_it", "em_ta", "em_format", "reward_model")

@@ -9,8 +9,7 @@ Variants, joined by commas: smoke (tiny sizes, same rules); table (the KL of the
 Expect: not run yet at this size. The paper has, for 4B, .57 / .61 by its judge with 1.07 / 1.33 searches on NQ / 2Wiki.
 """
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 
 def get_config(variant: str = ""):

@@ -9,8 +9,7 @@ import sys
 import jax
 import numpy as np
 
-from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import hosts, mesh as mesh_lib, rules
 from ragrl_jax.store import checkpoint
 
 DEVICES = 4

@@ -17,8 +17,7 @@ import small_engine as kit
 from flax import nnx
 
 from ragrl_jax.engine import team
-from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import hosts, mesh as mesh_lib, rules
 from ragrl_jax.rollout import dispatch, multihost
 
 # Eight pages hold two conversations and some: others are swapped out in the midst of their turns.

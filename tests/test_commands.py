@@ -14,10 +14,8 @@ from absl import flags
 from console import ragrl
 from ml_collections import config_flags
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import structs
-from ragrl_jax.cli import commands
-from ragrl_jax.cli import main as main_lib
+from ragrl_jax import config as config_lib, structs
+from ragrl_jax.cli import commands, main as main_lib
 from ragrl_jax.data import readers
 from ragrl_jax.learner import learner
 

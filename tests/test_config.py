@@ -7,8 +7,7 @@ from absl import flags
 from ml_collections import config_flags
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.cli import commands, list_settings  # noqa: F401  (commands registers how flags are read)
 from ragrl_jax.report import page
 from ragrl_jax.run import questions

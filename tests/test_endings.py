@@ -12,10 +12,8 @@ from ragrl_jax.jobs import sft, train
 from ragrl_jax.learner import packing
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler
-from ragrl_jax.run import rewards
-from ragrl_jax.run import rooms as rooms_lib
-from ragrl_jax.store import checkpoint, episodes
-from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.run import rewards, rooms as rooms_lib
+from ragrl_jax.store import checkpoint, episodes, metrics as metrics_lib
 
 pytestmark = pytest.mark.usefixtures("rewarding")
 

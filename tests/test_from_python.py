@@ -15,12 +15,10 @@ import tqdm
 from refusals import refused
 
 import ragrl_jax
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings, structs, testing
+from ragrl_jax import config as config_lib, recipes, settings, structs, testing
 from ragrl_jax.jobs import checkpoints, from_python
 from ragrl_jax.report import inline
-from ragrl_jax.run import prepared as prepared_lib
-from ragrl_jax.run import progress
+from ragrl_jax.run import prepared as prepared_lib, progress
 from ragrl_jax.store import episodes, jsonl
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent

@@ -19,9 +19,7 @@ from refusals import refused
 from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import multihost
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
-from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import episodes as episodes_lib, jsonl, metrics as metrics_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 TWO = dict(data=2, fsdp=2)

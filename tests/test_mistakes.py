@@ -16,16 +16,14 @@ import pytest
 import small_tokenizers
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval, settings, structs
+from ragrl_jax import config as config_lib, recipes, retrieval, settings, structs
 from ragrl_jax.cli import export_hf
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
-from ragrl_jax.run import checks, environment_tools, prepared, questions, rollback
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import checks, environment_tools, player as player_lib, prepared, questions, rollback
 from ragrl_jax.store import changes
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -16,8 +16,7 @@ import pytest
 import towns
 from real_model import run as run_lib
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ROOT / "benchmarks" / "real_model" / "run.py"

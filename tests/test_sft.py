@@ -8,8 +8,7 @@ import small_learner
 import small_tokenizers
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.jobs import sft
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner.settings import Settings

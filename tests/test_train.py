@@ -15,11 +15,9 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.data import readers, stream, writers
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import prepared
+from ragrl_jax.run import player as player_lib, prepared
 from ragrl_jax.run.prepared import prepare
-from ragrl_jax.store import checkpoint
-from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import checkpoint, episodes as episodes_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -22,8 +22,7 @@ from papers import miniature, players
 from papers.miniature import DEVELOPMENT, TEST, Claim, Side
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.data import synthetic
-from ragrl_jax.data import world as world_lib
+from ragrl_jax.data import synthetic, world as world_lib
 from ragrl_jax.recipes.care.prompt import Parser
 from ragrl_jax.structs import MODEL, Episode, Example
 

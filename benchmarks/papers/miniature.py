@@ -22,8 +22,7 @@ import base_reader
 import reading_world
 from papers import primed
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval
+from ragrl_jax import config as config_lib, recipes, retrieval
 from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
@@ -31,8 +30,7 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import lora
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes.search_r1 import quickstart
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import progress
+from ragrl_jax.run import player as player_lib, progress
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.settings.fields import FILE
 from ragrl_jax.store import jsonl

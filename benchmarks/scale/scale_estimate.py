@@ -10,8 +10,7 @@ from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import chips, gpus, memory
-from ragrl_jax.plan import workload as load_lib
+from ragrl_jax.plan import chips, gpus, memory, workload as load_lib
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
 from ragrl_jax.settings import MAX_PROMPTS

@@ -9,10 +9,8 @@ from typing import Any
 import scale_estimate as estimate
 
 from ragrl_jax import settings as run_settings
-from ragrl_jax.learner import row_layout
-from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.plan import chips, gpus
-from ragrl_jax.plan import workload as load_lib
+from ragrl_jax.learner import row_layout, settings as settings_lib
+from ragrl_jax.plan import chips, gpus, workload as load_lib
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import Report
 

@@ -27,8 +27,7 @@ from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import config as config_lib, settings
 from ragrl_jax.cli import configs
 from ragrl_jax.core.text.forms import safe
 from ragrl_jax.settings import fields

@@ -18,8 +18,7 @@ from absl import app, flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import compiled, summary
-from ragrl_jax.plan import index as index_lib
+from ragrl_jax.plan import compiled, index as index_lib, summary
 from ragrl_jax.retrieval import device
 
 CONFIG = commands.config_flag(required=False)

@@ -13,8 +13,7 @@ import pathlib
 import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import config as config_lib, settings
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints
 from ragrl_jax.models import hf, lora

@@ -20,8 +20,7 @@ import numpy as np
 
 from ragrl_jax.cli import commands
 from ragrl_jax.models import gguf_file, hub, lora, weights
-from ragrl_jax.prompting import declared, huggingface
-from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.prompting import declared, huggingface, tokenizer as tokenizer_lib
 from ragrl_jax.run import saving
 from ragrl_jax.store import folders
 

@@ -16,8 +16,7 @@ from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import answer_files, answer_verdicts
 from ragrl_jax.judging import judge_api
-from ragrl_jax.store import compile_cache, jsonl
-from ragrl_jax.store import folders as folders_lib
+from ragrl_jax.store import compile_cache, folders as folders_lib, jsonl
 
 CONFIG = commands.config_flag()
 RESULTS = flags.DEFINE_multi_string(

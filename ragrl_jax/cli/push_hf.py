@@ -15,8 +15,7 @@ from typing import Any
 import huggingface_hub
 from huggingface_hub import constants, errors
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings as settings_lib
+from ragrl_jax import config as config_lib, settings as settings_lib
 from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.report import card

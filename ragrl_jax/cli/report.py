@@ -12,8 +12,7 @@ With two such folders, it also shows the changes from the first to the second.
 
 from absl import app, flags
 
-from ragrl_jax.report import evaluation_page, excerpt, side_by_side
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import evaluation_page, excerpt, page as page_lib, side_by_side
 
 WORKDIR = flags.DEFINE_multi_string(
   "workdir", [], "Folder of a run or of an evaluation; give it several times to compare."

@@ -14,16 +14,13 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int32
 
-from ragrl_jax.core import logprobs as logprobs_lib
-from ragrl_jax.core import sampling
+from ragrl_jax.core import logprobs as logprobs_lib, sampling
 from ragrl_jax.engine import stops as stops_lib
 from ragrl_jax.engine.lanes import FULL, NOTHING, RUNNING, Chunk, LaneTable
 from ragrl_jax.engine.loader import Weights
-from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import residual
+from ragrl_jax.models import cache as cache_lib, residual
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import hosts
-from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import hosts, mesh as mesh_lib
 
 REPLICAS = "data"  # the axis of the engine's mesh for replicas
 SPLIT, WHOLE = PartitionSpec(REPLICAS), PartitionSpec()

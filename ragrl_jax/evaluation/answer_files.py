@@ -21,9 +21,7 @@ from ragrl_jax.data import digests
 from ragrl_jax.retrieval import api
 from ragrl_jax.run import rewards
 from ragrl_jax.settings import fields
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import folders as folders_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import episodes as episodes_lib, folders as folders_lib, jsonl
 
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
 CONTENTS = "contents"  # the setting with the digests of the questions

@@ -6,8 +6,7 @@ from typing import Any
 
 from ragrl_jax.core.metrics import qa, retrieval, stats
 from ragrl_jax.evaluation import answer_files
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import episodes as episodes_lib, jsonl
 from ragrl_jax.structs import Example, Passage
 
 SYSTEM = "retrieval"  # the name of retrieval alone among the systems of the papers' tables

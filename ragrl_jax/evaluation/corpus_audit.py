@@ -17,8 +17,7 @@ from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.core.text import aligned, tokens
 from ragrl_jax.evaluation import answer_recall, comparison
 from ragrl_jax.retrieval import corpus as corpus_lib
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import episodes as episodes_lib, jsonl
 from ragrl_jax.structs import Example, Passage
 
 MANY = 100  # counts of passages with an answer stop here

@@ -18,8 +18,7 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.run import environment_tools, prepared, questions
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import episodes as episodes_lib, jsonl
 from ragrl_jax.structs import MODEL, Example
 from ragrl_jax.testing.scripted import ScriptedPolicy
 

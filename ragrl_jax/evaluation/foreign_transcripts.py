@@ -24,8 +24,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS, write_json
 from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, SEARCH, THOUGHT, Agent, boxed
 from ragrl_jax.run import rewards
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import folders, jsonl, row_files
+from ragrl_jax.store import episodes as episodes_lib, folders, jsonl, row_files
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
 
 TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")

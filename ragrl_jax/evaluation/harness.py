@@ -25,8 +25,7 @@ from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.settings import stored_paths
-from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl, lock
+from ragrl_jax.store import episodes as episodes_lib, jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 

@@ -9,8 +9,7 @@ from ragrl_jax import recipes
 from ragrl_jax.evaluation import answer_files, foreign_transcripts
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.recipes.released.agents import AGENTS, Agent
-from ragrl_jax.store import changes, sums
-from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import changes, episodes as episodes_lib, sums
 from ragrl_jax.structs import MODEL
 
 

@@ -162,6 +162,7 @@ def _model(folders: Sequence[str | pathlib.Path | None]) -> tuple[str | None, st
   for place in [hub.in_cache(folder) for folder in folders if folder]:
     for file in (place / "config.json", place / "model" / "config.json"):
       config = jsonl.read_object(file)
+      config |= text if isinstance(text := config.get("text_config"), dict) else {}  # beside an image encoder
       kind, width, layers = shape = [config.get(name) for name in ("model_type", "hidden_size", "num_hidden_layers")]
       if None in shape:  # a run's settings
         continue

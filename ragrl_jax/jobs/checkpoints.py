@@ -12,22 +12,21 @@ from typing import Any, cast
 import jax
 from flax import nnx
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings, structs
+from ragrl_jax import config as config_lib, recipes, settings, structs
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.recipes import parts
 from ragrl_jax.report import inline
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import contents, rollback
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import prepared as prepared_lib
-from ragrl_jax.run import questions as questions_lib
+from ragrl_jax.run import contents, player as player_lib, prepared as prepared_lib, questions as questions_lib, rollback
 from ragrl_jax.settings import Judge, Settings, fields, stored_paths
-from ragrl_jax.store import changes, jsonl
-from ragrl_jax.store import checkpoint as checkpoint_lib
-from ragrl_jax.store import episodes as episode_rows
-from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import workdir as workdir_lib
+from ragrl_jax.store import (
+  changes,
+  checkpoint as checkpoint_lib,
+  episodes as episode_rows,
+  jsonl,
+  metrics as metrics_lib,
+  workdir as workdir_lib,
+)
 
 PROGRAMS = ("switches.program", "switches.reward", "switches.tools", "switches.mcp")  # of agent and tool_agent
 Source = tuple[pathlib.Path | None, pathlib.Path | None, int]  # see `locate`

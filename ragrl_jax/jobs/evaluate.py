@@ -10,17 +10,22 @@ from typing import Any
 
 from flax import nnx
 
-from ragrl_jax import settings as settings_lib
-from ragrl_jax import structs
+from ragrl_jax import settings as settings_lib, structs
 from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.jobs import checkpoints
 from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts
 from ragrl_jax.prompting import chat
 from ragrl_jax.rollout import collect, group_sampler
-from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.run import (
+  contents,
+  endpoint_player,
+  player as player_lib,
+  prepared as prepared_lib,
+  progress,
+  questions,
+  rewards,
+)
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import addresses, changes, jsonl, versions
 

@@ -14,20 +14,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval, settings
+from ragrl_jax import config as config_lib, retrieval, settings
 from ragrl_jax.evaluation import answer_verdicts, comparison
-from ragrl_jax.jobs import checkpoints
-from ragrl_jax.jobs import evaluate as evaluate_lib
-from ragrl_jax.jobs import probe as probe_lib
-from ragrl_jax.jobs import sft as sft_lib
-from ragrl_jax.jobs import train as train_lib
+from ragrl_jax.jobs import checkpoints, evaluate as evaluate_lib, probe as probe_lib, sft as sft_lib, train as train_lib
 from ragrl_jax.parallel import hosts
-from ragrl_jax.report import inline
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import inline, page as page_lib
 from ragrl_jax.retrieval import corpus as corpus_lib
-from ragrl_jax.run import prepared as prepared_lib
-from ragrl_jax.run import progress
+from ragrl_jax.run import prepared as prepared_lib, progress
 from ragrl_jax.store import jsonl
 
 Rows = Generator[dict[str, Any], Exception | None]

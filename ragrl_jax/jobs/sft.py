@@ -20,20 +20,23 @@ from flax import nnx
 from ragrl_jax import settings, structs
 from ragrl_jax.core.text import forms
 from ragrl_jax.data import columns, readers
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import packing, row_layout
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.learner import learner as learner_lib, packing, row_layout, settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import chat
 from ragrl_jax.recipes import parts
-from ragrl_jax.run import contents, progress, questions, saving, teaching
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import prepared as prepared_lib
-from ragrl_jax.run import rooms as rooms_lib
+from ragrl_jax.run import (
+  contents,
+  player as player_lib,
+  prepared as prepared_lib,
+  progress,
+  questions,
+  rooms as rooms_lib,
+  saving,
+  teaching,
+)
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.settings import fields
-from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import workdir as run_lib
+from ragrl_jax.store import metrics as metrics_lib, workdir as run_lib
 
 Transcript = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]  # ids and weights
 FIRST, SEEN = 8, 512  # row lengths are chosen from this many steps; without a batch size, of this many transcripts

@@ -21,11 +21,9 @@ from flax import nnx
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch
-from ragrl_jax.run import progress, questions, rewards, rollback, saving, warning_signs
-from ragrl_jax.run import rooms as rooms_lib
+from ragrl_jax.run import progress, questions, rewards, rollback, rooms as rooms_lib, saving, warning_signs
 from ragrl_jax.run.prepared import Prepared, prepare
-from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import workdir as run_lib
+from ragrl_jax.store import metrics as metrics_lib, workdir as run_lib
 
 
 def train(

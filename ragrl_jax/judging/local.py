@@ -14,8 +14,7 @@ from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.models import encoder, hub, lora, t5, tensors, weights
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.prompting import chat, declared, passages
-from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.prompting import chat, declared, passages, tokenizer as tokenizer_lib
 from ragrl_jax.store import disk_cache
 
 LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one

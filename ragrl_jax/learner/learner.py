@@ -21,10 +21,15 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from ragrl_jax.core import kl as kl_lib
-from ragrl_jax.learner import advantages as advantages_lib
-from ragrl_jax.learner import blocks as blocks_lib
-from ragrl_jax.learner import flops, forward, packing, step
-from ragrl_jax.learner import optimizer as optimizer_lib
+from ragrl_jax.learner import (
+  advantages as advantages_lib,
+  blocks as blocks_lib,
+  flops,
+  forward,
+  optimizer as optimizer_lib,
+  packing,
+  step,
+)
 from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.learner.teacher import Teacher

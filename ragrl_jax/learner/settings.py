@@ -13,8 +13,7 @@ from ragrl_jax.learner import row_layout
 from ragrl_jax.models import attention, splash
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.settings import Rollout
-from ragrl_jax.settings.learning import Advantage as AdvantageSettings
-from ragrl_jax.settings.learning import Critic, Learner, Loss, Optimizer
+from ragrl_jax.settings.learning import Advantage as AdvantageSettings, Critic, Learner, Loss, Optimizer
 
 OBJECTIVES = ("policy", "sft")
 

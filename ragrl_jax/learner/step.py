@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ragrl_jax.core import guards, losses, masked
-from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.core import guards, kl as kl_lib, losses, masked
 from ragrl_jax.core.value import value_loss
 from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings

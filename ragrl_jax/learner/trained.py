@@ -12,8 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from ragrl_jax.learner import state as state_lib
-from ragrl_jax.learner import step
+from ragrl_jax.learner import state as state_lib, step
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.models import attention
 from ragrl_jax.parallel import cores, hosts, rules

@@ -15,8 +15,7 @@ from jax.sharding import PartitionSpec
 
 from ragrl_jax.models.layers import Layer, gated
 from ragrl_jax.models.matmul import linear
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 
 OWN = -1  # in place of an expert: the router chooses for this token
 

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 
 MULTIPROCESSORS = 148  # of the largest GPU in plan/gpus.py; an H200 has 132
 

@@ -14,21 +14,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.engine import loader, programs, stops
-from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.learner import flops, learner, row_layout, step
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.engine import loader, programs, sizes as sizes_lib, stops
+from ragrl_jax.learner import flops, learner, row_layout, settings as settings_lib, step
 from ragrl_jax.learner.trained import Trained
-from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import hub, lora, weights
+from ragrl_jax.models import cache as cache_lib, hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import STREAM, Decoder
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, gpu_kernels, memory, switch
-from ragrl_jax.plan import index as index_lib
-from ragrl_jax.plan import workload as load_lib
+from ragrl_jax.parallel import mesh as mesh_lib, rules
+from ragrl_jax.plan import aot, chips, gpu_kernels, index as index_lib, memory, switch, workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
 from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
 from ragrl_jax.settings import PREFILL_ROWS, Settings, fields

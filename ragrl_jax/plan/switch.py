@@ -7,8 +7,7 @@ import jax
 
 from ragrl_jax.engine import loader
 from ragrl_jax.models import lora
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.plan import aot
 from ragrl_jax.plan.summary import SWITCH, Program
 from ragrl_jax.settings import Rollout

@@ -14,8 +14,7 @@ import transformers
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ragrl_jax.core.text.forms import well_formed
-from ragrl_jax.prompting import chat as chat_lib
-from ragrl_jax.prompting import declared
+from ragrl_jax.prompting import chat as chat_lib, declared
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.structs import THOUGHT
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ragrl_jax.core.text.forms import well_formed
-from ragrl_jax.prompting import chat as chat_lib
-from ragrl_jax.prompting import declared
+from ragrl_jax.prompting import chat as chat_lib, declared
 
 
 class Tokenizer(Protocol):

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.recipes.recipe import Switches as Switches
+from ragrl_jax.recipes.recipe import Recipe, Switches as Switches
 
 
 class _Module:

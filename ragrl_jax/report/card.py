@@ -17,8 +17,7 @@ from ragrl_jax import recipes
 from ragrl_jax.core.text.forms import safe
 from ragrl_jax.data import readers
 from ragrl_jax.models import hub
-from ragrl_jax.report import metric_tables
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import metric_tables, page as page_lib
 from ragrl_jax.run import rollback
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import changes, jsonl, metrics, row_files, sums, versions

@@ -8,8 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.report import excerpt, kept_traces, metric_tables, question_rows, rendering, side_by_side
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import (
+  excerpt,
+  kept_traces,
+  metric_tables,
+  page as page_lib,
+  question_rows,
+  rendering,
+  side_by_side,
+)
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"

@@ -7,8 +7,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.report import evaluation_page, rendering, traces
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import evaluation_page, page as page_lib, rendering, traces
 from ragrl_jax.store import metrics
 
 MAX_BYTES = 200_000  # of episodes in a cell's output; a notebook stores it

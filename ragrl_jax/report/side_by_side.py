@@ -5,8 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.report import page as page_lib
-from ragrl_jax.report import panels, rendering
+from ragrl_jax.report import page as page_lib, panels, rendering
 from ragrl_jax.store import jsonl
 
 FIGURES = (

@@ -19,8 +19,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index, load_index, vectors
-from ragrl_jax.retrieval import corpus as corpus_lib
+from ragrl_jax.retrieval import bm25, cards, corpus as corpus_lib, dense, encoders, faiss_index, load_index, vectors
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.cards import write_json
 from ragrl_jax.retrieval.corpus import CARD, Corpus

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import api, documents
-from ragrl_jax.retrieval import vectors as vectors_lib
+from ragrl_jax.retrieval import api, documents, vectors as vectors_lib
 from ragrl_jax.retrieval.cards import write_json
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.structs import Passage

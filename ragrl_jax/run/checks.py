@@ -13,13 +13,10 @@ import jax
 from ragrl_jax import judging, recipes, retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.engine import sizes as engine_sizes
-from ragrl_jax.learner import row_layout
-from ragrl_jax.learner import settings as learner_settings
-from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import hub, lora, weights
+from ragrl_jax.learner import row_layout, settings as learner_settings
+from ragrl_jax.models import cache as cache_lib, hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import detectors, environment_tools
 from ragrl_jax.settings import Settings, fields, learning

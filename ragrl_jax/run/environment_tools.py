@@ -12,8 +12,7 @@ from ragrl_jax.models import hub
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.retrieval import encoders
-from ragrl_jax.rollout import dispatch
-from ragrl_jax.rollout import tools as tools_lib
+from ragrl_jax.rollout import dispatch, tools as tools_lib
 from ragrl_jax.settings import Retrieval, Settings
 
 

@@ -9,14 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import judging
-from ragrl_jax.engine import engine as engine_lib
-from ragrl_jax.engine import sizes as engine_sizes
-from ragrl_jax.engine import stops, team
+from ragrl_jax.engine import engine as engine_lib, sizes as engine_sizes, stops, team
 from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import hosts, mesh as mesh_lib, rules
 from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.tokenizer import tokenless
 from ragrl_jax.recipes.recipe import Recipe

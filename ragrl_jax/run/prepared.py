@@ -16,14 +16,11 @@ from typing import Any
 
 import jax
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
+from ragrl_jax import config as config_lib, recipes, structs
 from ragrl_jax.models import hub, weights
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.parallel import cores, hosts
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.prompting import chat
-from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.parallel import cores, hosts, mesh as mesh_lib
+from ragrl_jax.prompting import chat, tokenizer as tokenizer_lib
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import checks
 from ragrl_jax.settings import Settings, fields, stored_paths

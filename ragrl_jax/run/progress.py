@@ -16,8 +16,7 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import timings
 from ragrl_jax.run.player import Player
 from ragrl_jax.settings import Settings
-from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import versions
+from ragrl_jax.store import metrics as metrics_lib, versions
 
 # (step, player, params) → more metrics for the step's row, such as an evaluation's
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]

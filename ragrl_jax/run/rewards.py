@@ -16,8 +16,7 @@ from ragrl_jax import structs
 from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.core.rewards import lengths
 from ragrl_jax.learner import advantages, packing
-from ragrl_jax.run import detectors
-from ragrl_jax.run import signs as signs_lib
+from ragrl_jax.run import detectors, signs as signs_lib
 from ragrl_jax.store import episodes as episodes_lib
 
 Penalty = Callable[[structs.Episode], float]  # episode → a number ≤ 0 that is added to its reward

@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import packing, row_layout
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.learner import learner as learner_lib, packing, row_layout, settings as settings_lib
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import contents, information, questions, rewards, rollback, teaching
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import contents, information, player as player_lib, questions, rewards, rollback, teaching
 from ragrl_jax.run.prepared import Prepared
-from ragrl_jax.store import checkpoint
-from ragrl_jax.store import workdir as run_lib
+from ragrl_jax.store import checkpoint, workdir as run_lib
 
 SAMPLER, ROWS = "group_sampler", "row_lengths"  # keys in checkpoints
 

@@ -17,8 +17,7 @@ from ragrl_jax.learner import advantages, packing, teacher
 from ragrl_jax.models import hub, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
-from ragrl_jax.prompting import passages
-from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.prompting import passages, tokenizer as tokenizer_lib
 from ragrl_jax.run import rewards
 from ragrl_jax.settings import Settings
 from ragrl_jax.settings.learning import Teacher

@@ -26,8 +26,7 @@ from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.engine.messages import Group, Turn, TurnEnded
 from ragrl_jax.protocol.text_stream import TextStream
-from ragrl_jax.recipes import parts
-from ragrl_jax.recipes import steps as steps_lib
+from ragrl_jax.recipes import parts, steps as steps_lib
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.report import kept_traces
 from ragrl_jax.rollout import collect, conversation

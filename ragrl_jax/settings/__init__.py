@@ -10,13 +10,21 @@ from typing import Any
 
 from ragrl_jax.settings import fields, learning
 from ragrl_jax.settings.fields import Rules, Section, setting
-from ragrl_jax.settings.playing import DTYPES as DTYPES
-from ragrl_jax.settings.playing import FAMILIES as FAMILIES
-from ragrl_jax.settings.playing import JUDGES as JUDGES
-from ragrl_jax.settings.playing import MAX_PROMPTS as MAX_PROMPTS
-from ragrl_jax.settings.playing import PREFILL_ROWS as PREFILL_ROWS
-from ragrl_jax.settings.playing import Data, Endpoint, Judge, Model, Prompting, Retrieval, Rollout
-from ragrl_jax.settings.playing import Filter as Filter
+from ragrl_jax.settings.playing import (
+  DTYPES as DTYPES,
+  FAMILIES as FAMILIES,
+  JUDGES as JUDGES,
+  MAX_PROMPTS as MAX_PROMPTS,
+  PREFILL_ROWS as PREFILL_ROWS,
+  Data,
+  Endpoint,
+  Filter as Filter,
+  Judge,
+  Model,
+  Prompting,
+  Retrieval,
+  Rollout,
+)
 
 
 @dataclasses.dataclass(frozen=True)

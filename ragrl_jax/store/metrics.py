@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax.settings import Settings
-from ragrl_jax.store import changes, jsonl
-from ragrl_jax.store import trackers as trackers_lib
+from ragrl_jax.store import changes, jsonl, trackers as trackers_lib
 
 FILE = "metrics.jsonl"
 

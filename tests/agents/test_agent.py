@@ -21,8 +21,7 @@ import small_tokenizers
 from scripted_chat import ChatPolicy, Tools, call
 
 from ragrl_jax import recipes, structs
-from ragrl_jax.agents.agent import program as program_lib
-from ragrl_jax.agents.agent import task as task_lib
+from ragrl_jax.agents.agent import program as program_lib, task as task_lib
 from ragrl_jax.agents.agent.session import Session
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer

@@ -7,8 +7,7 @@ import re
 import pytest
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.run import checks

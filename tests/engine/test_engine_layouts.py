@@ -13,13 +13,11 @@ from small_engine import requests, rollout
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.sizes import Sizes
-from ragrl_jax.learner import forward as learner_forward
-from ragrl_jax.learner import packing
+from ragrl_jax.learner import forward as learner_forward, packing
 from ragrl_jax.models import lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 
 
 @pytest.mark.long  # compiles another engine

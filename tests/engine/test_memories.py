@@ -12,8 +12,7 @@ from flax import nnx
 from ragrl_jax.engine.loader import Caster
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 
 # Heads of 32: with a few features only, the norm of a head's output enlarges rounding a hundred times.
 CONFIG = DecoderConfig.from_shape(

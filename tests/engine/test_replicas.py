@@ -19,8 +19,7 @@ from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.plan import aot
 from ragrl_jax.settings import Rollout
 

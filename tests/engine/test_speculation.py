@@ -12,8 +12,7 @@ from refusals import refused
 from small_engine import requests, rollout
 
 from ragrl_jax import structs
-from ragrl_jax.engine import lanes, programs
-from ragrl_jax.engine import sizes as sizes_lib
+from ragrl_jax.engine import lanes, programs, sizes as sizes_lib
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.settings import Rollout

@@ -11,8 +11,7 @@ from linked import pair
 from ragrl_jax.engine import team
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.sizes import Sizes
-from ragrl_jax.parallel import links
-from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import links, mesh as mesh_lib
 
 MESH = mesh_lib.of_engine(mesh_lib.make(jax.devices()[:2], data=2), tensor=2)
 SIZES = kit.SIZES | dict(rows=8, pages=8)

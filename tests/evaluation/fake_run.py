@@ -12,8 +12,7 @@ import sys
 
 import numpy as np
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
+from ragrl_jax import config as config_lib, recipes, structs
 from ragrl_jax.prompting import passages
 from ragrl_jax.run import signs
 from ragrl_jax.store import episodes, jsonl, metrics

@@ -8,8 +8,7 @@ import shlex
 import subprocess
 import sys
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.evaluation import answer_files, episode_rows, records
 from ragrl_jax.evaluation.records import MODELS
 from ragrl_jax.evaluation.tables import filling, papers

@@ -10,8 +10,7 @@ import types
 import asked
 import pytest
 from small_server import running
-from test_page import WIDTHS, opened, taken
-from test_page import pytestmark as pytestmark
+from test_page import WIDTHS, opened, pytestmark as pytestmark, taken
 
 from ragrl_jax.protocol.http_answer import Answer
 from ragrl_jax.recipes import steps as steps_lib

@@ -8,8 +8,7 @@ import yaml
 from refusals import refused
 
 import ragrl_jax
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings as settings_lib
+from ragrl_jax import config as config_lib, settings as settings_lib
 from ragrl_jax.cli import push_hf
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import harness

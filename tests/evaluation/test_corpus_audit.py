@@ -14,8 +14,7 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import corpus_audit, records
 from ragrl_jax.evaluation.tables import filling, papers, writing
-from ragrl_jax.retrieval import build_index
-from ragrl_jax.retrieval import corpus as corpus_lib
+from ragrl_jax.retrieval import build_index, corpus as corpus_lib
 from ragrl_jax.retrieval.corpus import read_passages
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage

@@ -7,8 +7,7 @@ from console import ragrl
 from refusals import refused
 from scripted_server import completion, continuation, serving
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval, settings
+from ragrl_jax import config as config_lib, recipes, retrieval, settings
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.prompting.marked import MarkedTokenizer

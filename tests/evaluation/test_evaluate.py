@@ -6,12 +6,10 @@ import pytest
 from refusals import refused
 
 import ragrl_jax
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval, settings, structs
+from ragrl_jax import config as config_lib, retrieval, settings, structs
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import checkpoints, evaluate, probe
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.learner import learner as learner_lib, settings as settings_lib
 from ragrl_jax.models import weights
 from ragrl_jax.report import evaluation_page
 from ragrl_jax.run import player as player_lib

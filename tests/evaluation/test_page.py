@@ -14,8 +14,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from ragrl_jax.report import page as page_lib
-from ragrl_jax.report import rendering, side_by_side
+from ragrl_jax.report import page as page_lib, rendering, side_by_side
 
 FOUND = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
 BROWSER = os.environ.get("CHROMIUM") or next(FOUND, None)

@@ -10,10 +10,8 @@ from absl import flags
 from huggingface_hub import constants
 from ml_collections import config_flags
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
-from ragrl_jax.cli import configs
-from ragrl_jax.cli import main as main_lib
+from ragrl_jax import config as config_lib, recipes
+from ragrl_jax.cli import configs, main as main_lib
 from ragrl_jax.evaluation import records
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, writing
 

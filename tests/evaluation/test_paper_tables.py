@@ -112,11 +112,13 @@ def test_hostile_text_is_escaped(tmp_path):
 
 
 def test_a_run_says_what_stands_beside_its_scores(tmp_path):
-  (tmp_path / "config.json").write_text('{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2}')
+  shape = dict(model_type="qwen3", hidden_size=64, num_hidden_layers=2)
   more = dict(own_passages=False, retrieval=dict(index="out/index", top_k=3, checksum="0123456789abcdef" * 4))
-  said = writing.described(paper_runs.evaluation(tmp_path / "e", "untrained", checkpoint=tmp_path, **more))
-  assert "model qwen3 of 2 layers, width 64; " in said and "passages the questions' own left out; " in said
-  assert "retriever index out/index, top_k 3, checksum 0123456789ab; " in said and "cut in the middle" not in said
+  for config in (shape, dict(model_type="whole", text_config=shape)):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = writing.described(paper_runs.evaluation(tmp_path / "e", "untrained", checkpoint=tmp_path, **more))
+    assert "model qwen3 of 2 layers, width 64; " in said and "passages the questions' own left out; " in said
+    assert "retriever index out/index, top_k 3, checksum 0123456789ab; " in said and "cut in the middle" not in said
 
 
 def test_seeds_are_averaged_by_question(tmp_path):

@@ -9,8 +9,7 @@ from console import ragrl
 from refusals import refused
 from scripted_server import serving
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import foreign_transcripts, harness, played_rows
 from ragrl_jax.judging import lexical

@@ -2,8 +2,7 @@ import pytest
 from refusals import refused
 
 from ragrl_jax import structs
-from ragrl_jax.report import kept_traces, question_rows
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import kept_traces, page as page_lib, question_rows
 from ragrl_jax.store import episodes, jsonl, metrics
 
 

@@ -6,8 +6,7 @@ import pytest
 import small_tokenizers
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting.tokenizer import ByteTokenizer

@@ -5,8 +5,7 @@ import pathlib
 
 import fake_evaluation
 import pytest
-from test_page import ATTACK, opened, picture_of, pictured, recorded, withstood
-from test_page import pytestmark as pytestmark
+from test_page import ATTACK, opened, picture_of, pictured, pytestmark as pytestmark, recorded, withstood
 
 from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.report import evaluation_page, rendering

@@ -4,8 +4,7 @@ import dataclasses
 
 import real_reader
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
+from ragrl_jax import config as config_lib, recipes, structs
 from ragrl_jax.recipes import parts
 
 PASSAGES = (

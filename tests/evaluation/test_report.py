@@ -8,8 +8,7 @@ import shutil
 import pytest
 from refusals import refused
 
-from ragrl_jax.report import page as page_lib
-from ragrl_jax.report import rendering
+from ragrl_jax.report import page as page_lib, rendering
 from ragrl_jax.store import episodes, jsonl, metrics
 
 HOSTILE = (

@@ -8,8 +8,7 @@ import played
 import pytest
 from console import ragrl
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval, settings, structs
+from ragrl_jax import config as config_lib, recipes, retrieval, settings, structs
 from ragrl_jax.evaluation import search_probe
 from ragrl_jax.store import changes
 from ragrl_jax.testing import scripted

@@ -6,8 +6,7 @@ import re
 import paper_runs
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
+from ragrl_jax import config as config_lib, recipes, structs
 from ragrl_jax.evaluation import records
 from ragrl_jax.evaluation.tables import commands_of, filling, papers
 from ragrl_jax.testing import scripted

@@ -13,8 +13,7 @@ import sys
 import pytest
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.cli import from_config
 from ragrl_jax.cli.foreign import formula, script_text, translate
 from ragrl_jax.learner import settings as learner_settings

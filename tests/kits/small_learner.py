@@ -6,8 +6,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.learner import blocks as blocks_lib
-from ragrl_jax.learner import packing
+from ragrl_jax.learner import blocks as blocks_lib, packing
 from ragrl_jax.learner.learner import Learner, drain
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig

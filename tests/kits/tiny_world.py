@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval, structs
+from ragrl_jax import config as config_lib, retrieval, structs
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.jobs import train
 from ragrl_jax.prompting import sentencepiece

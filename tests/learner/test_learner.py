@@ -16,10 +16,15 @@ from refusals import refused
 
 from ragrl_jax import structs
 from ragrl_jax.core import guards, losses
-from ragrl_jax.learner import blocks as blocks_lib
-from ragrl_jax.learner import forward, packing, row_layout, step
-from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import trained as trained_lib
+from ragrl_jax.learner import (
+  blocks as blocks_lib,
+  forward,
+  learner as learner_lib,
+  packing,
+  row_layout,
+  step,
+  trained as trained_lib,
+)
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder

@@ -15,8 +15,7 @@ from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.plan import memory
 
 CONFIG = dataclasses.replace(small.CONFIG, d_model=64, d_ff=256)

@@ -10,8 +10,7 @@ import small_learner as small
 from flax import nnx
 from refusals import refused
 
-from ragrl_jax.core import guards
-from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.core import guards, kl as kl_lib
 from ragrl_jax.learner import advantages, packing, step
 from ragrl_jax.learner.learner import Learner, NonFinite, drain
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings

@@ -1,8 +1,7 @@
 import pytest
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings as run_settings
+from ragrl_jax import config as config_lib, settings as run_settings
 from ragrl_jax.learner import settings
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.settings.learning import Teacher

@@ -9,9 +9,7 @@ import pytest
 import small_learner as small
 from flax import nnx
 
-from ragrl_jax.learner import blocks as blocks_lib
-from ragrl_jax.learner import packing, row_layout
-from ragrl_jax.learner import teacher as teacher_lib
+from ragrl_jax.learner import blocks as blocks_lib, packing, row_layout, teacher as teacher_lib
 from ragrl_jax.learner.learner import Learner, drain
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models.config import DecoderConfig

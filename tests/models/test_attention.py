@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, plain, run
-from attention_kit import positions as positions_of
+from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, plain, positions as positions_of, run
 
 from ragrl_jax.models import attention, kernels
 from ragrl_jax.parallel import mesh as mesh_lib

@@ -14,8 +14,7 @@ import small_tokenizers
 from decoder_shapes import equal
 from flax import nnx
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings as settings_lib
+from ragrl_jax import config as config_lib, settings as settings_lib
 from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.jobs import checkpoints
 from ragrl_jax.learner import learner, settings

@@ -11,8 +11,7 @@ import small_tokenizers
 from decoders import made as decoder
 from huggingface_hub import constants
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import config as config_lib, settings
 from ragrl_jax.cli import commands, import_hf
 from ragrl_jax.jobs import checkpoints
 from ragrl_jax.models import hub, lora, weights

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from paged_kit import INTERPRET, dense
 
-from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import paged_gpu
+from ragrl_jax.models import cache as cache_lib, paged_gpu
 from ragrl_jax.models.config import DecoderConfig
 
 H, KV, SIZE, PAGE = 4, 2, 16, 16

@@ -13,8 +13,7 @@ from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, po
 from jax.sharding import AbstractDevice, AbstractMesh
 from refusals import refused
 
-from ragrl_jax.models import attention, cudnn, flash, kernels, splash
-from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models import attention, cache as cache_lib, cudnn, flash, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
 
 SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is not a multiple of a block; h is below flash's

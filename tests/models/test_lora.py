@@ -17,8 +17,7 @@ from safetensors.numpy import load_file, save_file
 from ragrl_jax.models import attention, layers, lora, mapping, matmul, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (2, 12)))
 

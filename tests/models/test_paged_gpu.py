@@ -11,8 +11,7 @@ from jax.sharding import PartitionSpec
 from paged_kit import INTERPRET, dense, scattered
 from refusals import refused
 
-from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import paged_gpu
+from ragrl_jax.models import cache as cache_lib, paged_gpu
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 

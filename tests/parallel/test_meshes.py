@@ -17,8 +17,7 @@ from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.plan import aot
 
 SETTINGS = Settings(

@@ -8,8 +8,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.models import lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import mesh as mesh_lib, rules
 from ragrl_jax.plan import aot, compiled, memory, workload
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.settings import Settings, fields

@@ -1,9 +1,7 @@
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings as run_settings
-from ragrl_jax.learner import flops
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax import config as config_lib, settings as run_settings
+from ragrl_jax.learner import flops, settings as settings_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.plan import workload as load_lib
 

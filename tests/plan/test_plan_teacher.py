@@ -3,8 +3,7 @@
 import jax
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import config as config_lib, settings
 from ragrl_jax.models import hf
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder

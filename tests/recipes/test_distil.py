@@ -8,8 +8,7 @@ from console import ragrl
 from refusals import refused
 from scripted_server import serving
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import judging, recipes, settings
+from ragrl_jax import config as config_lib, judging, recipes, settings
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
 from ragrl_jax.judging import judge_api, prompts

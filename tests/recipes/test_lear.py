@@ -5,8 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.core import advantages
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts

@@ -8,8 +8,7 @@ from console import ragrl
 from scripted_chat import Teacher
 from scripted_server import serving
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval, settings
+from ragrl_jax import config as config_lib, recipes, retrieval, settings
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import sft
 from ragrl_jax.recipes.lear import sft_data

@@ -5,8 +5,7 @@ import pathlib
 
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import questions
 

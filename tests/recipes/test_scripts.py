@@ -8,8 +8,7 @@ import pytest
 from console import ragrl
 from refusals import refused
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval, settings, structs
+from ragrl_jax import config as config_lib, retrieval, settings, structs
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
 from ragrl_jax.jobs import sft

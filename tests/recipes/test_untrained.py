@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
+from ragrl_jax import config as config_lib, recipes, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.untrained import several

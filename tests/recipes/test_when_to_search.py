@@ -3,8 +3,7 @@ import pathlib
 
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import config as config_lib, recipes
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search.recipe import in_shape, settled_step

@@ -10,8 +10,7 @@ from refusals import refused
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models import scorers
-from ragrl_jax.retrieval import build_index, fusion, load_index
-from ragrl_jax.retrieval import remote as remote_lib
+from ragrl_jax.retrieval import build_index, fusion, load_index, remote as remote_lib
 from ragrl_jax.run import environment_tools
 from ragrl_jax.structs import Passage
 

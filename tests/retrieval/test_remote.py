@@ -15,9 +15,7 @@ import served as kit
 from patience import until
 from refusals import refused
 
-from ragrl_jax.retrieval import api, build_index, load_index, server, wire
-from ragrl_jax.retrieval import outage as outage_lib
-from ragrl_jax.retrieval import remote as remote_lib
+from ragrl_jax.retrieval import api, build_index, load_index, outage as outage_lib, remote as remote_lib, server, wire
 from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.structs import Passage, ToolFailed
 

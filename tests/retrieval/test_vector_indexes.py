@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from ragrl_jax.retrieval import device as device_lib
-from ragrl_jax.retrieval import faiss_index
-from ragrl_jax.retrieval import vectors as vectors_lib
+from ragrl_jax.retrieval import device as device_lib, faiss_index, vectors as vectors_lib
 from ragrl_jax.retrieval.device import DeviceIndex
 from ragrl_jax.retrieval.vectors import rank_exactly, rescore
 

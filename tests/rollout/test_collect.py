@@ -14,8 +14,7 @@ from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.chat import client
-from ragrl_jax.rollout import collect, dispatch, multihost
-from ragrl_jax.rollout import tools as tools_lib
+from ragrl_jax.rollout import collect, dispatch, multihost, tools as tools_lib
 
 
 def blocked(played):

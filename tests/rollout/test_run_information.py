@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import small_learner as small
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import information, prepared, rewards

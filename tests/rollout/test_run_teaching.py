@@ -7,8 +7,7 @@ import pytest
 from refusals import refused
 from scripted_server import continuation, serving
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.chat.client import NoCompletion
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting import sentencepiece

@@ -13,8 +13,7 @@ from flax import nnx
 from patience import until
 from small_server import drawn
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import config as config_lib, settings
 from ragrl_jax.cli import configs
 from ragrl_jax.models import weights
 from ragrl_jax.models.decoder import Decoder

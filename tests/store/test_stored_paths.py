@@ -2,8 +2,7 @@ import shutil
 
 import pytest
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings
+from ragrl_jax import config as config_lib, recipes, settings
 from ragrl_jax.jobs import checkpoints
 from ragrl_jax.run import checks, prepared
 from ragrl_jax.settings import fields, stored_paths

@@ -9,8 +9,7 @@ from unittest import mock
 import pytest
 from patience import until
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import settings
+from ragrl_jax import config as config_lib, settings
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import metrics, trackers
 

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.agents.agent import program as program_lib
-from ragrl_jax.agents.agent import task as task_lib
+from ragrl_jax.agents.agent import program as program_lib, task as task_lib
 from ragrl_jax.agents.agent.session import Reading, Session
 from ragrl_jax.agents.calls.formats import CLOSINGS
 from ragrl_jax.agents.toolbox import tool
-from ragrl_jax.recipes import parts
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example

@@ -11,13 +11,11 @@ from ragrl_jax import structs
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
 from ragrl_jax.agents.calls.formats import CLOSINGS
 from ragrl_jax.agents.calls.turns import ToolTurns, spoken
-from ragrl_jax.agents.toolbox import mcp_servers
-from ragrl_jax.agents.toolbox import tool as tool_lib
+from ragrl_jax.agents.toolbox import mcp_servers, tool as tool_lib
 from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import parts
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example, Passage, Segment

@@ -6,8 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.recipes import parts, scripts
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib, scripts
 from ragrl_jax.recipes.arena.measures import Measured
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.arena.reward import ACCURACY

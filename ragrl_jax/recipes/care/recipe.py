@@ -10,8 +10,7 @@ from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.core.text import forms
-from ragrl_jax.recipes import parts, scripts
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib, scripts
 from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, READINGS, Parser, Prompt
 from ragrl_jax.settings.fields import Reads, setting
 from ragrl_jax.structs import Episode, Example, Segment

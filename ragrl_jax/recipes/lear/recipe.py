@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes import scripts
+from ragrl_jax.recipes import recipe as recipe_lib, scripts
 from ragrl_jax.recipes.lear import play as play_lib
 from ragrl_jax.recipes.lear.prompt import END, EXTRACTED, INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.lear.reward import Reward

@@ -9,8 +9,7 @@ from typing import Any
 
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.recipes import parts, search_agent
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib, search_agent
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, Agent, boxed
 from ragrl_jax.settings.fields import setting

@@ -19,8 +19,7 @@ from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval
+from ragrl_jax import config as config_lib, retrieval
 from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
@@ -28,12 +27,10 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.parallel import cores
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import recipe as recipe_lib
-from ragrl_jax.report import metric_tables, traces
-from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import metric_tables, page as page_lib, traces
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import prepare
-from ragrl_jax.store import compile_cache, folders, malloc
-from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import compile_cache, episodes as episodes_lib, folders, malloc
 
 WORKDIR = flags.DEFINE_string(
   "workdir", "out/quickstart", "Folder of all results. The results of an earlier quickstart are removed."

@@ -9,8 +9,7 @@ from typing import Any
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes import scripts, search_agent
+from ragrl_jax.recipes import recipe as recipe_lib, scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt, find_answer
 from ragrl_jax.recipes.search_agent import NOTICES, Parser, hollow, in_shape
 from ragrl_jax.settings.fields import Rules, setting

@@ -5,8 +5,7 @@ import functools
 from typing import Any
 
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.recipes import parts
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib
 from ragrl_jax.recipes.untrained import several
 from ragrl_jax.recipes.untrained.prompt import DOCUMENTS, END, INSTRUCTIONS, METHODS, Parser, Prompt
 from ragrl_jax.settings.fields import Rules, setting

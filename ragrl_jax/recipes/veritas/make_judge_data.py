@@ -28,8 +28,7 @@ from ragrl_jax.evaluation import played_rows, raters
 from ragrl_jax.judging import judge_api
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import distil
-from ragrl_jax.store import compile_cache, folders
-from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import compile_cache, episodes as episodes_lib, folders
 
 CONFIG = commands.config_flag()
 EPISODES = flags.DEFINE_string(

@@ -9,8 +9,7 @@ from typing import Any
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import prompts
-from ragrl_jax.recipes import parts, scripts, search_agent
-from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import parts, recipe as recipe_lib, scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES, Parser, notice
 from ragrl_jax.recipes.steps import steps

@@ -15,8 +15,7 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.data import columns
 from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes import scripts, search_agent
+from ragrl_jax.recipes import recipe as recipe_lib, scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt, find_answer, say
 from ragrl_jax.recipes.search_agent import Parser
 from ragrl_jax.settings.fields import Reads, setting
