@@ -127,6 +127,11 @@ class DecoderConfig:
         f"nope={self.nope}: it needs one value for each of {self.num_layers} layers, and a family with such layers "
         f"({WHERE})."
       )
+    if bool(getattr(self.rope_scaling, "llama_4_scaling_beta", None)) != f.position_scale:
+      raise ValueError(
+        f"rope_scaling is {self.rope_scaling}: in {self.family} llama_4_scaling_beta {'is needed' * f.position_scale}"
+        f"{'has no effect: leave it out' * (not f.position_scale)} ({WHERE})."
+      )
     sizes = {name: getattr(self, name) for name in DELTA}
     if not f.hybrid:
       if self.attend_every != 1 or any(sizes.values()) or self.rotary_dim is not None:

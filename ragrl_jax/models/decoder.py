@@ -139,7 +139,7 @@ class Decoder(nnx.Module):
     stacks = {name: nnx.split(getattr(self, name)) for name in STACKS if hasattr(self, name)}
     mixers = dict(
       layers=lambda layer, number, x, carry: layer.attention(
-        x, *angles.for_layer(number), lambda *qkv: attend(number, *qkv, carry)
+        x, *angles.for_layer(number), lambda q, k, v: attend(number, angles.scaled(q), k, v, carry)
       ),
       delta=lambda layer, number, x, carry: recur(number, functools.partial(delta.mix, layer, x, positions), carry),
     )

@@ -80,6 +80,7 @@ class Family:
     post_norms: whether the outputs of attention and MLP are normed before they are added to the residual stream.
     scaled_embedding: whether the embedding is multiplied by √d_model.
     query_scale: whether config.json gives the divisor of the scores (query_pre_attn_scalar).
+    position_scale: whether a query is scaled by its position (llama_4_scaling_beta, in the settings of YaRN).
     experts: whether the MLP is a mixture of experts.
     nope: every so many layers one has no rotary positions (NoPE), if config.json does not say which; 0: all have them.
     hybrid: whether most layers are gated delta layers. The others rotate a part of each head only, and q's projection
@@ -99,6 +100,7 @@ class Family:
   post_norms: bool = False
   scaled_embedding: bool = False
   query_scale: bool = False
+  position_scale: bool = False
   experts: bool = False
   nope: int = 0
   hybrid: bool = False
@@ -115,6 +117,8 @@ class Family:
 GEMMA = dict(vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=131_072)
 GEMMA |= dict(rms_norm_eps=1e-6, query_pre_attn_scalar=256, sliding_window=4096, bos_token_id=2, eos_token_id=1)
 SMOLLM3 = dict(num_key_value_heads=4, rms_norm_eps=1e-6, bos_token_id=128_000, eos_token_id=128_001)
+MINISTRAL = dict(num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=262_144, sliding_window=None)
+MINISTRAL |= dict(bos_token_id=1, eos_token_id=2)
 # Our family is config.json's model_type.
 FAMILIES = {
   "qwen2": Family("Qwen2ForCausalLM", attention_bias=True),
@@ -123,6 +127,9 @@ FAMILIES = {
   "llama": Family("LlamaForCausalLM"),
   "smollm3": Family("SmolLM3ForCausalLM", tied=True, nope=4, defaults=SMOLLM3),
   "mistral": Family("MistralForCausalLM", attention_bias=False, windows="all"),
+  "ministral3": Family(
+    "Ministral3ForCausalLM", attention_bias=False, head_dim=128, windows="all", position_scale=True, defaults=MINISTRAL
+  ),
   "gemma3_text": Family(
     "Gemma3ForCausalLM",
     qk_norm=True,
@@ -414,6 +421,7 @@ def write_config(config: Any) -> dict[str, Any]:
     rope_parameters=rope,
     bos_token_id=c.bos_id,
     eos_token_id=c.eos_ids[0] if len(c.eos_ids) == 1 else list(c.eos_ids) or None,
+    pad_token_id=None,  # transformers' default may lie beyond the vocabulary, or be a token
   )
   values[family.activation_key] = family.activation
   if family.attention_bias is None:
@@ -431,7 +439,6 @@ def write_config(config: Any) -> dict[str, Any]:
     )
   if family.nope:
     values["no_rope_layers"] = [int(not each) for each in c.nope or (False,) * c.num_layers]
-    values["pad_token_id"] = None  # transformers' default, 128004, may lie beyond the vocabulary
   if family.hybrid:
     partial = c.rotated / c.head_dim
     values |= dict(

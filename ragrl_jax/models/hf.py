@@ -148,6 +148,7 @@ class YarnScaling:
     truncate: whether the two bounds are rounded to whole pairs.
     attention_factor: None: what follows from `factor`, mscale and mscale_all_dim; attn_factor, which transformers does
       not read, multiplies that, as in vLLM.
+    llama_4_scaling_beta: Ministral 3's; see `layers.Angles.scaled`.
 
   Source: Peng et al. (arXiv 2309.00071); transformers, modeling_rope_utils.py, "yarn".
   """
@@ -161,6 +162,7 @@ class YarnScaling:
   attn_factor: float | None = None
   mscale: float | None = None
   mscale_all_dim: float | None = None
+  llama_4_scaling_beta: float | None = None
 
   kind = "yarn"
 
@@ -174,7 +176,8 @@ class YarnScaling:
 
 Scaling = RopeScaling | LinearScaling | YarnScaling | None
 _SCALINGS = {"default": None, **{scaling.kind: scaling for scaling in (LinearScaling, RopeScaling, YarnScaling)}}
-_ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
+_ROPE = set("rope_type type rope_theta partial_rotary_factor original_max_position_embeddings".split())
+_ROPE.add("max_position_embeddings")  # unread there, and equal to that at the top
 
 
 def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:

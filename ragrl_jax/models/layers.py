@@ -136,6 +136,15 @@ class Angles:
       scale = scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
       self._found.append(tuple(x if scale == 1.0 else x * scale for x in (jnp.cos(angles), jnp.sin(angles))))
 
+    yarn = config.rope_scaling if config.traits.position_scale else None
+    self._scale = None
+    if isinstance(yarn, YarnScaling):
+      self._scale = 1.0 + yarn.llama_4_scaling_beta * jnp.log1p(at // yarn.original_max_position_embeddings)
+
+  def scaled(self, q: jax.Array) -> jax.Array:
+    """q [B, T, H, h], times 1 + beta · ln(1 + ⌊position / original_max_position_embeddings⌋) in Ministral 3."""
+    return q if self._scale is None else (q * self._scale).astype(q.dtype)
+
   def for_layer(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos and sin [B, T, 1, rotated / 2] for a layer's number, float32; YaRN's have its factor."""
     if isinstance(layer, int) or len(self._kinds) == 1:

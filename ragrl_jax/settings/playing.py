@@ -10,7 +10,9 @@ from ragrl_jax.settings.fields import Rules, Section, setting
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Of models/families.py.
-FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "smollm3", "mistral", "gemma3_text", "qwen3_5_text")
+FAMILIES = (
+  "qwen2", "qwen3", "qwen3_moe", "llama", "smollm3", "mistral", "ministral3", "gemma3_text", "qwen3_5_text"
+)  # fmt: skip
 JUDGES = ("none", "exact", "sub_em", "sub_em_words", "lexical", "nli", "llm", "reward_model")
 
 # Fixed sizes of the engine.

@@ -101,8 +101,11 @@ FAMILIES = dict(
   gemma3_text=dict(window=7, sliding=(True, False), query_scale=20.0),
   qwen3_moe=dict(num_experts=6, experts_per_token=2),
   smollm3=dict(nope=(False, True)),
+  ministral3=dict(
+    rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, llama_4_scaling_beta=1.0)
+  ),
 )
-OTHERS = "mistral", "qwen3_moe", "smollm3"
+OTHERS = "mistral", "qwen3_moe", "smollm3", "ministral3"
 
 
 @functools.cache

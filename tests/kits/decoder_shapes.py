@@ -7,11 +7,13 @@ from flax import nnx
 
 from ragrl_jax.models import mapping
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.hf import YarnScaling
 
 MORE = dict(  # besides SHAPE: windows shorter than the texts, and layers of both kinds
   qwen3_moe=dict(num_experts=5, experts_per_token=2),
   mistral=dict(window=5),
   smollm3=dict(nope=(True, False)),
+  ministral3=dict(rope_scaling=YarnScaling(4.0, 4, llama_4_scaling_beta=0.5)),
   gemma3_text=dict(window=3, sliding=(True, False), local_rope_theta=10.0, query_scale=6.0),
   qwen3_5_text=dict(
     attend_every=2, delta_key_heads=2, delta_value_heads=4, delta_key_dim=8, delta_value_dim=6, delta_conv=3,

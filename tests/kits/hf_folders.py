@@ -106,6 +106,12 @@ DECODERS = {
     use_sliding_window=False, sliding_window=None, max_window_layers=28, pad_token_id=None,
   ),
   "mistral": SIZES | dict(model_type="mistral", tie_word_embeddings=False, rope_theta=1000.0, sliding_window=4),
+  "ministral3": SIZES | dict(
+    model_type="ministral3", tie_word_embeddings=False, rope_parameters=dict(
+      rope_type="yarn", type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=4, mscale=1.0,
+      mscale_all_dim=1.0, llama_4_scaling_beta=0.5, max_position_embeddings=16,
+    ),
+  ),
   "gemma3_text": SIZES | dict(
     model_type="gemma3_text", num_hidden_layers=3, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
     query_pre_attn_scalar=10, rope_theta=1000.0, rope_scaling=dict(rope_type="linear", factor=4.0),

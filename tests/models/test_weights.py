@@ -25,7 +25,9 @@ from ragrl_jax.parallel import mesh as mesh_lib
 QWEN = hf_folders.DECODERS["qwen2"] | dict(vocab_size=20)  # even, so that two devices can share the embedding
 MOE, GEMMA, MISTRAL, SMOL = (hf_folders.DECODERS[name] for name in "qwen3_moe gemma3_text mistral smollm3".split())
 SHAPES = hf_folders.decoder_shapes(QWEN)
+MINISTRAL = hf_folders.DECODERS["ministral3"]
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+BETA = dict(llama_4_scaling_beta=0.1)
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 DAMAGED = r"model\.safetensors is truncated, damaged, or not a safetensors file \(.*Fetch it again"
 
@@ -59,6 +61,7 @@ def test_a_saved_folder_is_read_back(family, shard_bytes, tmp_path):
   ("gemma3", "gemma3_text", families.LAYOUTS[2], "model.vision_tower.embed model.multi_modal_projector.norm"),
   ("gemma3", "gemma3_text", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
   ("mistral3", "mistral", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
+  ("mistral3", "ministral3", families.LAYOUTS[3], "vision_tower.embed multi_modal_projector.norm"),
 ])  # fmt: skip
 def test_the_text_part_beside_an_image_encoder_is_read(kind, family, layout, beside, tmp_path):
   """As these are published: settings in text_config, longer names, image encoder and draft heads beside them."""
@@ -90,7 +93,7 @@ def test_configs_beside_an_image_encoder_that_are_refused():
     ("gemma3", GEMMA | dict(use_bidirectional_attention=True), {}, "use_bidirectional_attention is True"),
     ("gemma3", GEMMA | dict(attn_logit_softcapping=50.0), {}, "attn_logit_softcapping is 50.0"),
     ("gemma3", GEMMA | dict(rope_scaling=dict(type="longrope")), {}, "rope_type 'longrope'"),
-    ("gemma3", GEMMA, score, "head gives scores"), ("mistral3", dict(model_type="ministral3"), {}, "'ministral3' is"),
+    ("gemma3", GEMMA, score, "head gives scores"), ("mistral3", dict(model_type="ministral"), {}, "'ministral' is"),
   ):  # fmt: skip
     refused(says, DecoderConfig.from_hf, dict(model_type=kind, text_config=text) | outside)
 
@@ -302,10 +305,12 @@ def test_unsupported_configs_are_refused():
     (SMOL | dict(no_rope_layers=[1, 2]), r"no_rope_layers is \[1, 2\]"),
     (SMOL | dict(use_sliding_window=True), "use_sliding_window is True"),
     (hf_folders.DECODERS["llama"] | dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
+    (MISTRAL | dict(rope_scaling=YARN | BETA), "in mistral llama_4_scaling_beta has no effect: leave it out"),
+    (MINISTRAL | dict(rope_parameters=YARN | dict(rope_theta=1000.0)), "in ministral3 llama_4_scaling_beta is needed"),
     (MISTRAL | dict(attention_bias=True), "attention_bias is True"),
     (MISTRAL | dict(sliding_window=0), "sliding_window is 0"),
   ]:  # fmt: skip
-    where = "" if "experts_per_token" in says else "folder/config.json.*"
+    where = "" if "experts_per_token" in says or "_beta" in says else "folder/config.json.*"
     refused(f"{where}{says}", DecoderConfig.from_hf, QWEN | change, "folder/config.json")
 
 
@@ -314,7 +319,8 @@ def test_all_that_transformers_writes_by_default_is_known(family):
   """Keys that are off, transformers' notes and settings of `generate` are harmless, too."""
   written = transformers.AutoConfig.for_model(family).to_dict()
   more = dict(temperature=0.6, unsloth_version="1", _sliding_window_pattern=6, a_new_key=None, another=False)
-  theirs = DecoderConfig.from_hf({**written, "rope_theta": 1e6, "rope_parameters": None, **more})
+  rope = {} if family == "ministral3" else {"rope_theta": 1e6, "rope_parameters": None}
+  theirs = DecoderConfig.from_hf({**written, **rope, **more})
   assert theirs.family == family and theirs.num_layers == written["num_hidden_layers"]
 
 

@@ -51,7 +51,10 @@ def random_config(family, seed):
     extra["num_experts"] = [1, 2, 3, 5, 8, 13][seed]
     extra["experts_per_token"] = [1, 1, 3, 2, 4, 8][seed]
     extra["normalize_experts"] = seed % 3 != 1
-  if family in ("mistral", "gemma3_text"):
+  if family == "ministral3":
+    beta = float(draw.choice([0.1, 0.3]))
+    extra["rope_scaling"] = YarnScaling(8.0, int(draw.choice([2, 4])), llama_4_scaling_beta=beta)
+  if family in ("mistral", "ministral3", "gemma3_text"):
     extra["window"] = [None, 1, 3, 5, 8, 200][seed]  # of texts with 4 to 13 tokens
   if family == "smollm3" and seed:
     extra["nope"] = [(True,), (False, True), (True, False, True)][seed % 3]
@@ -129,8 +132,9 @@ def compare(gradients, model):
     found |= hf_folders.on_disk(name, parameter.grad.numpy())
   assert set(gradients) == set(found)
   near = TOLERANCE
-  if any("linear_attn" in name for name in found):
-    # The norm of a delta layer's output enlarges rounding where a head says little, so of the largest gradient.
+  if any("linear_attn" in name for name in found) or "Ministral3" in type(model).__name__:
+    # The norm of a delta layer's output enlarges rounding where a head says little, and so do scores that are scaled by
+    # the position, so of the largest gradient. (Ministral's seed 5: 120, and 0.02 between torch's float32 and float64.)
     near *= max(np.abs(gradient).max() for gradient in found.values())
   for name, gradient in found.items():
     np.testing.assert_allclose(gradients[name], gradient, atol=near, rtol=TOLERANCE, err_msg=name)
