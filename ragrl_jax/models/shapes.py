@@ -9,6 +9,7 @@ QWEN3 = dict(family="qwen3", tied=False, max_position=40_960)
 MISTRAL = dict(family="mistral", qk_norm=False, tied=False, norm_eps=1e-5)
 LLAMA = dict(family="llama", qk_norm=False, tied=False, norm_eps=1e-5, max_position=131_072)
 SMOL = dict(LLAMA, tied=True, max_position=8192)
+SMOL3 = dict(family="smollm3", qk_norm=False, max_position=65_536, nope=(False, False, False, True) * 9)
 LLAMA["rope_scaling"] = RopeScaling(8.0, 1.0, 4.0, 8192)
 MOE = dict(QWEN3, family="qwen3_moe", num_experts=128, experts_per_token=8)
 GEMMA = dict(family="gemma3_text", window=512, local_rope_theta=families.LOCAL_THETA)
@@ -39,5 +40,6 @@ SHAPES: dict[str, DecoderConfig] = {
   "mistral-7b-v0.3": DecoderConfig(32_768, 4096, 32, 32, 8, 128, 14_336, 1e6, **MISTRAL),
   "gemma-3-1b": DecoderConfig(262_144, 1152, 26, 4, 1, 256, 6912, 1e6, **GEMMA, sliding=families.pattern(26)),
   "smollm2-135m": DecoderConfig(49_152, 576, 30, 9, 3, 64, 1536, 1e5, **SMOL),
+  "smollm3-3b": DecoderConfig(128_256, 2048, 36, 16, 4, 128, 11_008, 5e6, **SMOL3),
   "llama-3.1-8b": DecoderConfig(128_256, 4096, 32, 32, 8, 128, 14_336, 5e5, **LLAMA),
 }
