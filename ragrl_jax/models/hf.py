@@ -176,8 +176,10 @@ class YarnScaling:
 
 Scaling = RopeScaling | LinearScaling | YarnScaling | None
 _SCALINGS = {"default": None, **{scaling.kind: scaling for scaling in (LinearScaling, RopeScaling, YarnScaling)}}
-_ROPE = set("rope_type type rope_theta partial_rotary_factor original_max_position_embeddings".split())
-_ROPE.add("max_position_embeddings")  # unread there, and equal to that at the top
+# max_position_embeddings is unread there, and equal to that at the top.
+_ROPE = set(
+  "rope_type type rope_theta partial_rotary_factor original_max_position_embeddings max_position_embeddings".split()
+)
 
 
 def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:

@@ -143,7 +143,7 @@ class Angles:
 
   def scaled(self, q: jax.Array) -> jax.Array:
     """q [B, T, H, h], times 1 + beta · ln(1 + ⌊position / original_max_position_embeddings⌋) in Ministral 3."""
-    return q if self._scale is None else (q * self._scale).astype(q.dtype)
+    return q if self._scale is None else (q.astype(jnp.float32) * self._scale).astype(q.dtype)
 
   def for_layer(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos and sin [B, T, 1, rotated / 2] for a layer's number, float32; YaRN's have its factor."""

@@ -160,7 +160,10 @@ def test_remat_changes_nothing_and_bfloat16_little():
   half = loss_of("qwen2", dtype=jnp.dtype(jnp.bfloat16))
   # 8 bits of mantissa, two layers of a few roundings each, logits of about 10.
   np.testing.assert_allclose(jax.jit(half)(params), value, atol=0.3)
-  assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(jax.grad(half), params))} == {jnp.dtype(jnp.float32)}
+  for family in families.FAMILIES:
+    half = jax.grad(loss_of(family, dtype=jnp.dtype(jnp.bfloat16)))
+    shapes = jax.tree.leaves(jax.eval_shape(half, nnx.split(made(family))[1]))
+    assert {x.dtype for x in shapes} == {jnp.dtype(jnp.float32)}, family
 
 
 @pytest.mark.slow  # backward passes to compile
