@@ -42,7 +42,8 @@ def peer(*parts, drip=b""):
 
 
 def response(body, *headers, status="200 OK"):
-  lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
+  # A peer closes; a client that was not told may send its next request there.
+  lines = [f"HTTP/1.1 {status}", "connection: close", f"content-length: {len(body)}", *headers]
   return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
