@@ -305,7 +305,7 @@ _OF_GRIDS = {"mrope_section", "mrope_interleaved"}  # of an image's rotary posit
 
 def _refuse_unknown(values, family: Family, where: str) -> None:
   known = set(KNOWN)
-  if family.windows != "none" or family.nope or "Qwen" in family.architecture:  # off by use_sliding_window in the last
+  if family.windows != "none" or family.nope or "Qwen" in family.architecture:  # off in Qwen by use_sliding_window
     known |= _OF_WINDOWS
   known |= (_OF_GEMMA if family.windows == "layers" else set()) | (_OF_EXPERTS if family.experts else set())
   known |= (_OF_HYBRIDS if family.hybrid else set()) | (_OF_NOPE if family.nope else set())

@@ -109,9 +109,8 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
   embedding, table = families.TENSORS["embedding"], families.tensors(config)
   layouts = [layout for layout in families.LAYOUTS if layout(embedding) in files.names()] or families.LAYOUTS
   table = mapping.renamed(table, layouts[0])
-  names = {name for name in (table["embedding"], table["lm_head"]) if name in files.names()}
-  if head and config.tied and names == {table["lm_head"]}:  # safetensors' save_model keeps the first name of an array
-    table["embedding"] = table["lm_head"]
+  if head and config.tied and table["lm_head"] in files.names() and table["embedding"] not in files.names():
+    table["embedding"] = table["lm_head"]  # safetensors' save_model keeps the first name of an array
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **decoder)))
   # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies.
   unused = families.BESIDE if config.traits.hybrid or layouts[0] in families.LAYOUTS[2:] else ()
