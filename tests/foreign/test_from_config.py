@@ -246,6 +246,7 @@ GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"]
   ("A = 2\ndef f(A):\n  GRPOConfig(num_iterations=A)", "loss.epochs", None, "num_iterations"),
   ("A: int = 2\nGRPOConfig(num_iterations=A)", "loss.epochs", 2, None),
   ("c = GRPOConfig(num_iterations=2)\nc.beta = 0.1", "loss.epochs", 2, "c.beta"),
+  ("c, more = parse()\nc.beta = 0.1\nGRPOTrainer('m', args=c)", "model.path", "m", "c.beta"),
   ("GRPOConfig(num_iterations=2)\nGRPOConfig(beta=0.1)", "loss.kl_coef", None, "another GRPOConfig(…)"),
   ("GRPOConfig()\nGRPOTrainer('m', f)", "model.path", "m", "trainer_reward_funcs"),
   ("GRPOConfig()\nload_dataset('a', name='b', split='c')", "data.train", "hf:a/b/c", None),

@@ -252,7 +252,7 @@ def of_python(text: str) -> Script:
   tree = ast.parse(text)
   bound = collections.Counter(_bound(node) for node in ast.walk(tree))
   names: dict[str, Any] = {}
-  made: set[str] = set()  # names that a call below made
+  made: set[str] = set()  # names that a call below made, or has as its configuration
   result = Script()
   statements = (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.Call))
   seen = set()
@@ -276,6 +276,8 @@ def of_python(text: str) -> Script:
         if name is None:
           result.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
           continue
+        if name == "args":  # the trainer's configuration, which a parser may have made
+          made.add(ast.unparse(value))
         if called == "load_dataset":  # the command's dataset_name is its path, and dataset_config its name
           name = {"path": "name", "name": "config"}.get(name, name)
         name = CALLS[called] + name.removeprefix(CALLS[called])
@@ -285,7 +287,7 @@ def of_python(text: str) -> Script:
           result.fields[name] = f"$({ast.unparse(value)})"
   for node in ast.walk(tree):
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in made:
-      result.unread.append((ast.unparse(node), "it is set after the call: write it into the call"))
+      result.unread.append((ast.unparse(node), "it is set apart from the call: write it into the call"))
   return result
 
 
