@@ -117,7 +117,8 @@ def of_shell(text: str) -> Script:
   shell = _Shell(text.replace("\r\n", "\n"))
   scripts = [of_words(words) for words in shell.commands]
   result = max(scripts, key=lambda script: len(script.fields), default=Script())
-  result.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
+  why = "it is set inside a condition or a loop, which is not run: write its value, or give hydra's resolved YAML"
+  result.unread += [(f"${name}", why) for name in shell.unsure]
   for other in scripts:
     if other.fields != result.fields and other.fields.get("module", "") == result.fields.get("module"):
       result.unread.append((f"another {other.fields['module']}", "the command with most fields alone is read"))
