@@ -117,7 +117,8 @@ def of_shell(text: str) -> Script:
   shell = _Shell(text.replace("\r\n", "\n"))
   scripts = [of_words(words) for words in shell.commands]
   result = max(scripts, key=lambda script: len(script.fields), default=Script())
-  result.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
+  why = "it is set inside a condition or a loop, which is not run: write its value, or give hydra's resolved YAML"
+  result.unread += [(f"${name}", why) for name in shell.unsure]
   for other in scripts:
     if other.fields != result.fields and other.fields.get("module", "") == result.fields.get("module"):
       result.unread.append((f"another {other.fields['module']}", "the command with most fields alone is read"))
@@ -252,7 +253,7 @@ def of_python(text: str) -> Script:
   tree = ast.parse(text)
   bound = collections.Counter(_bound(node) for node in ast.walk(tree))
   names: dict[str, Any] = {}
-  made: set[str] = set()  # names that a call below made
+  made: set[str] = set()  # names that a call below made, or has as its configuration
   result = Script()
   statements = (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.Call))
   seen = set()
@@ -276,6 +277,8 @@ def of_python(text: str) -> Script:
         if name is None:
           result.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
           continue
+        if name == "args":  # the trainer's configuration, which a parser may have made
+          made.add(ast.unparse(value))
         if called == "load_dataset":  # the command's dataset_name is its path, and dataset_config its name
           name = {"path": "name", "name": "config"}.get(name, name)
         name = CALLS[called] + name.removeprefix(CALLS[called])
@@ -285,7 +288,7 @@ def of_python(text: str) -> Script:
           result.fields[name] = f"$({ast.unparse(value)})"
   for node in ast.walk(tree):
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in made:
-      result.unread.append((ast.unparse(node), "it is set after the call: write it into the call"))
+      result.unread.append((ast.unparse(node), "it is set apart from the call: write it into the call"))
   return result
 
 

@@ -124,7 +124,7 @@ def chosen(given: Mapping[str, Any]) -> str:
   if 2 * (score_found := score(best)[0]) < len(given):
     raise ValueError(
       f"only {score_found} of the script's {len(given)} fields are known ({', '.join(TABLES)}): scripts of other "
-      "libraries are not read. --of reads it all the same."
+      "libraries are not read (docs/howto/run.md has fields of SkyRL and Tunix). --of reads it all the same."
     )
   return best
 
