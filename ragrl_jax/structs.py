@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 MODEL, ENVIRONMENT = "model", "environment"
+TRUNCATED = ("length", "budget")  # why a turn, or its episode, ended that ran out of tokens
 THINK, THOUGHT = "<think>", "</think>"  # the tags around a thought
 NO_VERDICT = "no_verdict"  # name of the fact with the reason for a missing verdict; such an episode is not scored
 

@@ -19,7 +19,7 @@ from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.run import environment_tools, prepared, questions
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import episodes as episodes_lib, jsonl
-from ragrl_jax.structs import MODEL, Example
+from ragrl_jax.structs import MODEL, TRUNCATED, Example
 from ragrl_jax.testing.scripted import ScriptedPolicy
 
 KEPT = "kept"
@@ -123,7 +123,6 @@ class Maker:
     return trick_used and f"the recipe's guard finds the trick {trick_used!r}"
 
 
-CUT = ("length", "budget")  # stops of a turn that was cut off
 CHANGED = ("noise", "cut_middle")  # settings that make an evaluation's prompts differ from the data's
 
 
@@ -210,7 +209,7 @@ def _said(logged: Mapping[str, Any]) -> tuple[transcripts.Turns, bool]:
   """(an episode's turns, whether none was cut off). Its prompt and passages take most of the memory, and are let go."""
   segments = logged["segments"][1:]
   turns = [(segment["owner"], segment["text"]) for segment in segments]
-  return turns, not any(segment.get("stop") in CUT for segment in segments if segment["owner"] == MODEL)
+  return turns, not any(segment.get("stop") in TRUNCATED for segment in segments if segment["owner"] == MODEL)
 
 
 def _status(row: Mapping[str, Any], whole: bool, known: bool) -> str:

@@ -59,18 +59,20 @@ def assign(
     advantages = _compare(earned, groups, settings)
     if gains:
       advantages = [a + b for a, b in zip(advantages, _informed(gains, groups, settings))]
-    advantages = [np.where(m, a[t], 0.0).astype(np.float32) for a, t, m in zip(advantages, turns, on)]
+    advantages = [a[t] for a, t in zip(advantages, turns)]
     # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(rewards, on)]
   else:
     advantages, returns = _discounted(rewards, on, guesses, settings)
+  trained = [mask & items[members[0]].trained for mask, members in zip(on, episodes)]
   if settings.whitens:
-    advantages = _whitened(advantages, on)
+    advantages = _whitened(advantages, trained)
+  advantages = [np.where(m, a, 0.0).astype(np.float32) for a, m in zip(advantages, trained)]
   cut = lambda arrays: _cut(arrays, episodes, masks)
   items = [dataclasses.replace(item, advantages=array) for item, array in zip(items, cut(advantages))]
   finite = [gain for turn_gains in gains for gain in turn_gains[np.isfinite(turn_gains)]]
   informed = dict(information_gain=float(np.mean(finite))) if finite else {}
-  return items, cut(returns), _describe(returns, on, guesses) | informed
+  return items, cut(returns), _describe(returns, trained, guesses) | informed
 
 
 def by_episode(items: Sequence[Item]) -> list[list[int]]:
@@ -169,7 +171,7 @@ def _padded(arrays, rows, length, dtype):
 
 
 def _whitened(advantages, masks) -> list[np.ndarray]:
-  """(A − mean) / sqrt(var + 1e-8) over all trained tokens, with the unbiased variance; zeros elsewhere.
+  """(A − mean) / sqrt(var + 1e-8) over all trained tokens, with the unbiased variance.
 
   Source: verl `torch_functional.masked_whiten`; its values outside the mask are whitened too.
   """
@@ -177,7 +179,7 @@ def _whitened(advantages, masks) -> list[np.ndarray]:
   trained = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)
   mean = trained.sum() / max(trained.size, 1)
   scale = (np.square(trained - mean).sum() / (trained.size - 1) + 1e-8) ** -0.5 if trained.size > 1 else 0.0
-  return [np.where(m, (a - mean) * scale, 0.0).astype(np.float32) for a, m in zip(advantages, masks)]
+  return [(a - mean) * scale for a in advantages]
 
 
 def _describe(returns, masks, values) -> dict[str, float]:

@@ -229,6 +229,10 @@ class Learner:
       columns = [packed.column(x) for x in ([item.advantages for item in items], returns)]
       write = lambda batches: [dataclasses.replace(b, advantages=a, returns=r) for b, a, r in zip(batches, *columns)]
       blocks, placed = write(blocks), [self.place(block) for block in write(placed)]
+    if not all(item.trained for item in items):
+      on = packed.column([np.full(len(item.tokens), item.trained) for item in items])
+      blocks = [dataclasses.replace(b, loss_mask=b.loss_mask & (trained > 0)) for b, trained in zip(blocks, on)]
+      placed = [self.place(dataclasses.replace(p, loss_mask=b.loss_mask)) for p, b in zip(placed, blocks)]
     sizes = [len(part.blocks) for part in parts]
     counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(blocks, sizes)]
     return Ready(blocks_lib.cut(placed, sizes), items, counts, metrics, blocks_lib.cut(teacher_rows, sizes))

@@ -40,6 +40,8 @@ class Item:
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
     teaching: float, the weight of the teacher's term at each token; None: nowhere.
     teacher_logprobs: float, the log-probability of each token by a teacher behind a server; None: there is none.
+    trained: whether its tokens are trained. If not, its reward alone counts, in its group: see
+      config.loss.mask_truncated.
     teacher_prompt: (number of its first tokens, ids that the teacher reads instead), equal for the items of a group
       that begin with the same prompt. With (0, ()) it reads what the policy reads.
   """
@@ -57,6 +59,7 @@ class Item:
   routes: np.ndarray | None = None
   teaching: np.ndarray | None = None
   teacher_logprobs: np.ndarray | None = None
+  trained: bool = True
   teacher_prompt: tuple[int, Sequence[int]] = (0, ())
 
 

@@ -191,9 +191,17 @@ def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:
   return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
 
 
-def items(scored: Sequence[Scored]) -> list[packing.Item]:
-  """The items to pack, in order: one for each conversation of the episodes that train."""
-  return [item for one in scored if one.trains for item in packing.of_episode(one.episode, one.turns)]
+def items(scored: Sequence[Scored], *, mask_truncated: bool = False) -> list[packing.Item]:
+  """The items to pack, in order: one for each conversation of the episodes that train.
+
+  With `mask_truncated` the rewards of episodes that ran out of tokens are compared, and their tokens are not trained.
+  """
+  return [
+    dataclasses.replace(item, trained=not (mask_truncated and one.episode.ended in structs.TRUNCATED))
+    for one in scored
+    if one.trains
+    for item in packing.of_episode(one.episode, one.turns)
+  ]
 
 
 def with_advantages(scored: Sequence[Scored], items: Sequence[packing.Item]) -> list[Scored]:

@@ -77,7 +77,8 @@ def items(scored: Sequence[rewards.Scored], config: Settings, step: int, recipe,
   A policy that teaches itself reads another prompt, see `teacher_prompt`. Where there is none, nothing is taught. The
   step is counted from 1. The recipe writes the prompts and finds the answers.
   """
-  result, how = rewards.items(scored), config.loss.teacher
+  how = config.loss.teacher
+  result = rewards.items(scored, mask_truncated=config.loss.mask_truncated)
   if not how.path:
     return result
   coef = coefficient(config, step)

@@ -204,6 +204,9 @@ class Loss(Section, path="loss"):
   )
   kl_target: float = setting(0.0, "the KL that kl_coef is steered to; 0: it is fixed", unit="nats per token", least=0)
   entropy_coef: float = setting(0.0, "this times the mean entropy is subtracted from the loss")
+  mask_truncated: bool = setting(
+    False, "episodes that ran out of tokens count in their groups, but none of their tokens is trained (DAPO's filter)"
+  )
   llds_coef: float = setting(
     0.0,
     "this times the mean fall of log-probability is added, of tokens with advantage >= 0 in turns that became less "

@@ -261,6 +261,7 @@ GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"]
   ("GRPOConfig(system_prompt='Think.')", "x", None, "system_prompt"),
   ("GRPOConfig(chat_template='{{ x }}')", "x", None, "chat_template"),
   ("GRPOConfig(use_vllm=True, vllm_importance_sampling_mode='token_truncate')", "loss.importance_cap", 3.0, None),
+  ("GRPOConfig(mask_truncated_completions=True)", "loss.mask_truncated", True, None),
   ("GRPOConfig(loss_type='luspo')", "loss.aggregation", "seq_mean_token_sum", None),
   ("GRPOConfig(loss_type='dr_grpo', entropy_coef=0.01)", "x", None, "entropy_coef"),
   ("GRPOConfig(num_iterations=2, gradient_accumulation_steps=4, steps_per_generation=2)", "x", None,

@@ -444,7 +444,8 @@ def test_counts_by_hand():
 
 SHARING = row_layout.Sharing()
 # Sequence means, entropies and a temperature, so that everything that reads sequences or positions is used.
-SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
+SETTINGS_OF_MEANS = dict(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
+SETTINGS = Settings(**SETTINGS_OF_MEANS)
 
 
 def groups(seed=2, samples=6):
@@ -531,6 +532,36 @@ def test_trees_with_a_critic(kind):
   np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-3)
   for name in ("loss", "value_loss", "explained_variance", "return_mean", "value_mean"):
     assert found[1][1][name] == pytest.approx(found[0][1][name], rel=1e-2, abs=1e-3), name
+
+
+@pytest.mark.parametrize("kind, pack", [("group_relative", apart), ("group_relative", as_trees), ("gae", as_trees)])
+def test_an_episode_that_is_not_trained_counts_in_its_group_alone(kind, pack):
+  """Rows without it take the same step, once advantages have been computed with it."""
+  how = dict(advantage=AdvantageSettings(kind=kind, lam=0.9), kl="k3", kl_coef=0.1)
+  if kind == "gae":
+    how |= dict(critic=CriticSettings("own", optimizer=small.OPTIMIZER))
+  learner = small.learner(Settings(**SETTINGS_OF_MEANS, **how))
+  items = [small.earning(item, 0.5, number % 3) for number, item in enumerate(groups())]
+  cut = [dataclasses.replace(item, trained=number != 4) for number, item in enumerate(items)]
+  outcomes = []
+  for rewards in (items[4].rewards, items[4].rewards + 2):
+    cut[4] = dataclasses.replace(cut[4], rewards=rewards)
+    state = learner.init(0)
+    ready = learner.prepare(state, [cut], lambda parts: [pack(part) for part in parts])
+    assert not ready.items[4].advantages.any() and ready.items[5].advantages.any()
+    state, metrics = learner_lib.drain(learner.train(state, ready))
+    # The other rows alone, with the advantages and returns that were found.
+    left, others = ready.items[:4] + ready.items[5:], learner.init(0)
+    outcomes.append((jax.tree.map(np.asarray, state.params), metrics))
+    if kind == "group_relative":
+      alone = small.learner(Settings(**SETTINGS_OF_MEANS, **how | dict(advantage=None)))
+      ready = alone.prepare(others, [left], lambda parts: [pack(part) for part in parts])
+      others, want = learner_lib.drain(alone.train(others, ready))
+      assert metrics["tokens"] == want["tokens"] and small.distance(state.params, others.params) < 1e-5
+      for name in ("loss", "kl", "entropy", "grad_norm"):
+        assert metrics[name] == pytest.approx(want[name], rel=1e-4, abs=1e-6), name
+  same = small.distance(*(params for params, _ in outcomes)) == 0.0
+  assert same == (kind == "gae")  # without a group its reward reaches nothing
 
 
 def test_trees_use_the_recorded_experts():

@@ -43,6 +43,13 @@ def test_an_episode_without_a_sampled_token_is_not_trained_on():
   assert metrics["reward"] == 0.0 and metrics["response_tokens"] == 0
 
 
+def test_episodes_that_ran_out_of_tokens_are_compared_and_not_trained():
+  ends = ("answer", "length", "budget", "searches")
+  group = scored(*(dataclasses.replace(said("x"), ended=why) for why in ends))
+  assert [item.trained for item in rewards.items(group, mask_truncated=True)] == [True, False, False, True]
+  assert all(item.trained for item in rewards.items(group))
+
+
 def conversation(sample, *turns):
   """An episode of (tokens, reward) turns, and its score."""
   segments = [Segment(ENVIRONMENT, (1,), "?")]

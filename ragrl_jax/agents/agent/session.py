@@ -172,7 +172,7 @@ class Session:
     tokenizer = self._reading.tokenizer
     text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends, thinks=inside)
     text.feed(segment.ids)
-    finish = "length" if segment.stop in ("length", "budget") else "stop"
+    finish = "length" if segment.stop in structs.TRUNCATED else "stop"
     stop = text.stop if text.stop in asked.stops else None
     piece = Piece(0, text.piece(last=True), segment.ids, segment.logprobs, finish, stop)
     if asked.kind == CHAT:
