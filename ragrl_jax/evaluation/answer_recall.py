@@ -61,7 +61,6 @@ def write(
     for example in examples
     if (score := answer_scores(example, example.passages, settings["top_k"])) is not None
   ]
-  out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / answer_files.PREDICTIONS, rows)
   answer_files.write_json(
     out / answer_files.METRICS, dict(scores, settings=dict(settings, recipe=SYSTEM, system=SYSTEM))

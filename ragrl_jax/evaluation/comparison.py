@@ -113,12 +113,6 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   asked = {name: {(row["source"], row["id"]): asked_of(row) for row in results[name]} for name in names}
   for name in names[1:]:
     refuse_others(asked[names[0]], asked[name], f"{names[0]} and {name}")
-    if asked[name] != asked[names[0]]:
-      unshared = len(asked[names[0]].keys() - asked[name]), len(asked[name].keys() - asked[names[0]])
-      raise ValueError(
-        f"{names[0]} and {name} were asked different questions: {unshared[0]} are only in the first, "
-        f"{unshared[1]} only in the second."
-      )
   systems = [[(by_set(run), by_question(run)) for run in runs_of(results[name])] for name in names]
   all_means = [means for runs in systems for means, _ in runs]
   alike = all(means.keys() == all_means[0].keys() for means in all_means)
@@ -135,10 +129,10 @@ def asked_of(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def refuse_others(first: Mapping[Any, Any], second: Mapping[Any, Any], what: str) -> None:
-  """Refuses two evaluations that have other questions or golds (`asked_of`) under the same (set, id).
+  """Refuses two evaluations of other questions (set, id), or with other texts or golds (`asked_of`) of the same one.
 
   Raises:
-    ValueError: the message names the first such question.
+    ValueError: the message names the first question with another text or golds.
   """
   for key in first.keys() & second.keys():
     if first[key] != second[key]:
@@ -146,6 +140,11 @@ def refuse_others(first: Mapping[Any, Any], second: Mapping[Any, Any], what: str
         f"{what}: question {key[1]!r} has {first[key]!r} in the first and {second[key]!r} in the second: scores of "
         "different questions or golds are not compared. Run the evaluation of one of them again with the same data."
       )
+  if first.keys() != second.keys():
+    raise ValueError(
+      f"{what} were asked different questions: {len(first.keys() - second.keys())} are only in the first, "
+      f"{len(second.keys() - first.keys())} only in the second."
+    )
 
 
 def _compared(systems: Sequence[Sequence[tuple[Any, Any]]], measure: str, alternative: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
-import json
 import multiprocessing
 import pathlib
 from collections import Counter
@@ -204,9 +203,8 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
   Raises:
     ValueError: the audit lacks some of these questions, or has others under their ids.
   """
-  if not (folder / AUDIT).is_file():
+  if not (summary := jsonl.read_object(folder / AUDIT)):
     return None
-  summary = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
   by_question = {(row["source"], row["id"]): row for row in jsonl.read(folder / ROWS)}
   keys = [(row["source"] or "", row["id"]) for row in rows]
   if missing := [key for key in keys if key not in by_question]:

@@ -181,7 +181,6 @@ def score(
   rows = [_row(recipe, example, episodes[example.id], system) for example in examples]
   settings = dict(settings) | dict(recipe="transcripts", system=system, questions=len(examples))
   metrics = jsonl.plain(harness.summarise(rows) | dict(settings=settings))
-  out.mkdir(parents=True, exist_ok=True)
   for name in (METRICS, episodes_lib.PLAYED):  # of earlier transcripts, which the new rows are not of
     (out / name).unlink(missing_ok=True)
   jsonl.write(out / PREDICTIONS, rows)

@@ -9,7 +9,7 @@ from ragrl_jax import recipes
 from ragrl_jax.evaluation import answer_files, foreign_transcripts
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.recipes.released.agents import AGENTS, Agent
-from ragrl_jax.store import changes, episodes as episodes_lib, sums
+from ragrl_jax.store import changes, episodes as episodes_lib, jsonl, sums
 from ragrl_jax.structs import MODEL
 
 
@@ -87,8 +87,7 @@ def _refusal(folder: str | pathlib.Path, whose: str) -> str:
 def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
   """The settings of an evaluation, of `ragrl score`, or of a run; empty if there are none."""
   for name in (SETTINGS, METRICS, changes.FILE):
-    if (path := folder / name).is_file():
-      values = json.loads(path.read_text(encoding="utf-8"))
+    if values := jsonl.read_object(folder / name):
       return values.get("settings", {}) if name == METRICS else values
   return {}
 

@@ -165,11 +165,6 @@ def _paired(first: Rows, second: Rows) -> tuple[ByQuestion, ByQuestion]:
     raise ValueError("a side has several answers to a question: give one evaluation of each set for each side.")
   of = lambda rows: {key: comparison.asked_of(row) for key, row in rows.items()}
   comparison.refuse_others(of(left), of(right), "the evaluations")
-  if left.keys() != right.keys():
-    raise ValueError(
-      f"the evaluations have different questions: {len(left.keys() - right.keys())} are only in the first, "
-      f"{len(right.keys() - left.keys())} only in the second."
-    )
   return left, right
 
 

@@ -198,7 +198,6 @@ def write_verdicts(
     settings |= dict(checkpoint=model)
   metrics = dict(n=len(judged), failed=len(rows) - len(judged), consistency=of["agreement"], kappa=of["cohen_kappa"])
   metrics |= dict(kappa_interval=of["cohen_kappa_interval"], settings=settings)
-  pathlib.Path(out).mkdir(parents=True, exist_ok=True)
   jsonl.write(pathlib.Path(out) / PREDICTIONS, rows)
   write_json(pathlib.Path(out) / METRICS, metrics)
 

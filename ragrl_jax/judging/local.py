@@ -22,70 +22,53 @@ DEADLINE_S = 600.0  # a batch may have to wait while the accelerator compiles, d
 PROBE = "Doc 1(Title: Łódź) In 1906, it's a town.", "So Łódź was a town."  # its row shows tokenizer and chat template
 
 
-def check_sizes(batch: int, max_tokens: int) -> None:
-  """Raises a ValueError if the sizes of `Rows` are out of range."""
-  if batch < 1 or not 1 <= max_tokens <= LENGTHS[-1]:
-    raise ValueError(
-      f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to {LENGTHS[-1]} (config.judge)."
-    )
+class Local(judge_api.OfPairs):
+  """A judge that scores rows of different lengths in batches of fixed size.
 
-
-class Rows:
-  """Scores rows of different lengths in batches of fixed size.
+  A subclass gives `_compile` its model, and has `_row`: (premise, claim) → token ids, None if they are too long. If the
+  text is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
 
   Args:
-    score: (model, tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1.
-    batch, max_tokens: rows per batch, B (a smaller batch is padded), and longest row in tokens; see `check_sizes`.
+    batch, max_tokens: rows per batch, B (a smaller batch is padded), and longest row in tokens.
     dispatch: runs the work; by default the calling thread does.
+
+  Raises:
+    ValueError: a size is out of range.
   """
 
-  def __init__(
-    self,
-    model: Any,
-    score: Callable[..., Any],
-    *,
-    batch: int,
-    max_tokens: int,
-    dispatch: Callable[..., Any] | None = None,
-  ):
-    graphdef, params = nnx.split(model)
-    run = jax.jit(lambda params, tokens, mask: score(nnx.merge(graphdef, params), tokens, mask))
-    self._compute = lambda tokens, mask: np.asarray(run(params, tokens, mask))
-    self.batch, self.max_tokens = batch, max_tokens
+  _mark: str  # of the weights
+
+  def __init__(self, threshold: float, batch: int, max_tokens: int, dispatch: Callable[..., Any] | None):
+    if batch < 1 or not 1 <= max_tokens <= LENGTHS[-1]:
+      raise ValueError(
+        f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to {LENGTHS[-1]} "
+        "(config.judge)."
+      )
+    self._threshold, self._batch, self._max_tokens = float(threshold), batch, max_tokens
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
     self.pace = judge_api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
 
-  def scores(self, rows: Sequence[Sequence[int] | None]) -> list[float | None]:
-    """One score per row, in order; None for a row that is None (a text that is too long)."""
-    result: list[float | None] = [None] * len(rows)
-    present = [i for i, row in enumerate(rows) if row is not None]
-    padded = lambda size: next(length for length in LENGTHS if size <= length)
-    for indices, arrays in encoder.batches([(rows[i], [1] * len(rows[i])) for i in present], self.batch, padded):
-      for i, score in zip(indices, self._dispatch(self._compute, *arrays)):
-        result[present[i]] = float(score)
-    return result
-
-
-class Local(judge_api.OfPairs):
-  """A judge by `Rows`. A subclass makes them, and has `_row`: (premise, claim) → token ids, None if they are too long.
-
-  If the text is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
-  """
-
-  _rows: Rows
-  _threshold: float
-  _mark: str  # of the weights
+  def _compile(self, model: Any, score: Callable[..., Any]) -> None:
+    """Takes the model, and (model, tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1."""
+    graphdef, params = nnx.split(model)
+    run = jax.jit(lambda params, tokens, mask: score(nnx.merge(graphdef, params), tokens, mask))
+    self._compute = lambda tokens, mask: np.asarray(run(params, tokens, mask))
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     raise NotImplementedError
 
   def _described(self, kind: str, **question: str) -> dict[str, Any]:
-    limits = dict(threshold=self._threshold, max_tokens=self._rows.max_tokens)
+    limits = dict(threshold=self._threshold, max_tokens=self._max_tokens)
     return dict(kind=kind, weights=self._mark, row=disk_cache.key(self._row(*PROBE))[:16], **question, **limits)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
-    scores = self._rows.scores([self._row(*pair) for pair in pairs])
-    return [None if score is None else judge_api.graded(score, self._threshold) for score in scores]
+    verdicts: judge_api.Verdicts = [None] * len(pairs)
+    rows = {number: row for number, pair in enumerate(pairs) if (row := self._row(*pair)) is not None}
+    numbers, padded = list(rows), lambda size: next(length for length in LENGTHS if size <= length)
+    for places, arrays in encoder.batches([(row, [1] * len(row)) for row in rows.values()], self._batch, padded):
+      for place, score in zip(places, self._dispatch(self._compute, *arrays)):
+        verdicts[numbers[place]] = judge_api.graded(float(score), self._threshold)
+    return verdicts
 
 
 class NLI(Local):
@@ -115,11 +98,10 @@ class NLI(Local):
   ):
     if not path:
       raise ValueError("config.judge.path is empty: name the T5 that judges entailment.")
-    check_sizes(batch, max_tokens)
+    super().__init__(threshold, batch, max_tokens, dispatch)
     folder = hub.folder(path, "config.judge.path")
     pieces = folder / "spiece.model"
     self._tokenizer = tokenizer_lib.load_tokenizer(pieces if pieces.is_file() else folder)
-    self._threshold = float(threshold)
     model, shape = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
     encoder.check_rows(folder, self._tokenizer.vocab_size, shape.vocab_size)
     yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
@@ -130,8 +112,7 @@ class NLI(Local):
       logits = model.first_logits(tokens, mask)
       return jax.nn.sigmoid(logits[:, yes] - logits[:, no])
 
-    self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
-    self.pace = self._rows.pace
+    self._compile(model, score)
     self._mark = tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
@@ -140,10 +121,10 @@ class NLI(Local):
   def _row(self, premise: str, claim: str) -> list[int] | None:
     # Like T5's own tokenizer: white space is collapsed, and a space is put in front. Pieces never cross a space.
     ids = lambda text: self._tokenizer.encode(" " + " ".join(text.split()))
-    short = lambda text: beginnings.for_ids(text, self._rows.max_tokens, ids)
+    short = lambda text: beginnings.for_ids(text, self._max_tokens, ids)
     end = ids(f"hypothesis: {short(claim)}") + [self._tokenizer.eos_ids[0]]
     start = ids(f"premise: {short(premise)}")
-    room = self._rows.max_tokens - len(end)
+    room = self._max_tokens - len(end)
     return start[:room] + end if room > 0 else None
 
 
@@ -179,12 +160,11 @@ class RewardModel(Local):
   ):
     if not path:
       raise ValueError("config.judge.path is empty: name the decoder that judges.")
-    check_sizes(batch, max_tokens)
+    super().__init__(threshold, batch, max_tokens, dispatch)
     path = hub.folder(path, "config.judge.path")
     folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
     self._tokenizer = _tokenizer_of(folder)
     self._prompt, self._name = prompts.get(prompt, wording), prompt
-    self._threshold = float(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
     if labels[0] == labels[1]:
       raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
@@ -196,9 +176,7 @@ class RewardModel(Local):
       lora.load_adapters(model, path, base=folder)
       model = lora.merged(model)
       self._mark += "+" + tensors.TensorFolder(path, stem=lora.STEM, config=lora.CONFIG).fingerprint()
-    score = lambda model, tokens, mask: _preferred(model, tokens, mask, labels)
-    self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
-    self.pace = self._rows.pace
+    self._compile(model, lambda model, tokens, mask: _preferred(model, tokens, mask, labels))
 
   def asking(self, prompt: str, wording: str = "") -> "RewardModel":
     """The same weights with another question, whose labels must be the same."""
@@ -210,7 +188,7 @@ class RewardModel(Local):
     return self._described("reward_model", prompt=self._name, wording=self._prompt.mark)
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
-    tokens, limit = self._tokenizer, self._rows.max_tokens
+    tokens, limit = self._tokenizer, self._max_tokens
     if beginnings.for_ids(claim, limit, tokens.encode) != claim:
       return None  # longer than a whole row
     premise = passages.cut(premise, tokens, limit)

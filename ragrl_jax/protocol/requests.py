@@ -66,11 +66,9 @@ class ToolReader(Protocol):
 
   def tools(self, fields: Mapping[str, Any]) -> Tools:
     """The tools of a request, whose fields are `fields`. Raises Refused if they are not supported."""
-    ...
 
   def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages in the template's form. Raises ValueError if a call's arguments are not a JSON object."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)

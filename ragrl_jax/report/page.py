@@ -50,10 +50,10 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
     if "alarm" in warning:
       warning["episode"] = _showing(warning["alarm"], episodes["steps"])
   measured = None if "after" in summary else [one and one[0] for one in held_out]
-  sides = (one and one[1] for one in held_out) if measured is not None else (summary.get("before"), summary["after"])
+  sides = [one and one[1] for one in held_out] if measured is not None else [summary.get("before"), summary["after"]]
   return {
     "run": run_data["run"],
-    "headline": headline(summary, rows),
+    "headline": headline(*sides),
     "table": metric_tables.comparison(*sides),
     "measured": measured,
     "curves": panels.curves({run_data["run"]["name"]: rows}, searching=run_data["searching"]),
@@ -88,17 +88,13 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
   }
 
 
-def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """The headline figures, [{"label", "before", "after"}]: from summary.json, or the first and last evaluation."""
-  held_out = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
+def headline(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+  """The headline figures, [{"label", "before", "after"}], of the metrics of two evaluations; None: there is none."""
   result = []
   for name, label in FIGURES:
-    before, after = (summary.get(f"{name}_{when}", (summary.get(when) or {}).get(name)) for when in ("before", "after"))
-    if after is None and held_out:
-      before = held_out[0].get(f"evaluation/{name}") if len(held_out) > 1 else None
-      after = held_out[-1].get(f"evaluation/{name}")
-    if after or before or (name == "em" and after is not None):  # no searches of a recipe that never searches
-      result.append({"label": label, "before": before, "after": after})
+    values = [(side or {}).get(name) for side in (before, after)]
+    if any(values) or (name == "em" and values[1] is not None):  # no searches of a recipe that never searches
+      result.append({"label": label, "before": values[0], "after": values[1]})
   return result
 
 
@@ -141,6 +137,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
   """
   times = [row["time"] for row in rows]
   bad = [row["step"] for row in rows if row.get("nulls")]
+  cost = metrics.cost_of_rows(rows, (config.get("log") or {}).get("price_per_hour") or 0.0)
   return {
     "name": workdir.resolve().name,
     "recipe": config.get("recipe", ""),
@@ -151,9 +148,9 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "model": named(model := model_of(config.get("model") or {}), workdir),
     "model_path": model,
     "began": clock(times[0]) if times else "",
-    "seconds": summary.get("seconds") or panels.seconds(rows),
+    "seconds": summary.get("seconds") or 3600 * cost.get("cost/hours", 0.0) or None,
     "devices": next((row["devices"] for row in reversed(versions.read(workdir)) if row.get("devices")), ""),
-    "cost": metrics.cost_of_rows(rows, (config.get("log") or {}).get("price_per_hour") or 0.0),
+    "cost": cost,
     "written": clock(time.time()),
     "nulls": {"rows": len(bad), "first": bad[0]} if bad else None,
     "warnings": _warnings(rows),

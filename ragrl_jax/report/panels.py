@@ -232,12 +232,6 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
   }
 
 
-def seconds(rows: Rows) -> float | None:
-  """Total seconds of all parts in all rows; None if nothing was timed."""
-  hours = metrics.cost_of_rows(rows).get("cost/hours")
-  return None if hours is None else 3600 * hours
-
-
 def _mean(values) -> float | None:
   numbers = [value for value in values if isinstance(value, int | float)]
   return _short(sum(numbers) / len(numbers)) if numbers else None

@@ -67,11 +67,9 @@ class Scorer(Protocol):
   @property
   def settings(self) -> Mapping[str, Any]:
     """The scorer's own settings."""
-    ...
 
   def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
     """float32 [n], higher is better."""
-    ...
 
 
 class _Around(api.Searches):

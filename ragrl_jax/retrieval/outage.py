@@ -1,7 +1,6 @@
 """Calls of a server: in batches, with retries, within one deadline, and with a wait for the end of an outage."""
 
 import concurrent.futures
-import dataclasses
 import logging
 import random
 import threading
@@ -102,29 +101,29 @@ class Calls:
     return [found for batch in batches for found in self._ask(batch, call, time.monotonic() + patience)]
 
   def _ask(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], give_up: float) -> api.Answers:
-    attempt = _Tried()
-    result = self._tries(texts, call, attempt, give_up)
+    reasons: list[str] = []
+    result = self._tries(texts, call, reasons, give_up)
     was_away = True
-    while result is None and attempt.away and self._wait and time.monotonic() < give_up:
-      looks = self._outage.wait(attempt.reasons[-1])
+    while isinstance(result, Failed) and result.away and self._wait and time.monotonic() < give_up:
+      looks = self._outage.wait(reasons[-1])
       if looks is None:
-        attempt.reasons[-1] += f"; nobody answered for {self._wait:g} s ({SETTING})"
+        reasons[-1] += f"; nobody answered for {self._wait:g} s ({SETTING})"
         break
       if not looks and not was_away:  # the server is up, but fails for these queries
         break
       was_away = looks > 0
-      result = self._tries(texts, call, attempt, give_up)
-    if result is not None:
+      result = self._tries(texts, call, reasons, give_up)
+    if not isinstance(result, Failed):
       self._outage.over()
       return result
-    if attempt.apart and len(texts) > 1:
+    if result.apart and len(texts) > 1:
       return self._halves(texts, call, give_up)
     some = ", ".join(f"{text!r:.80}" for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
-    *before, why = attempt.reasons
+    *before, why = reasons
     if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
       why += f" (before that: {'; '.join(others)})"
     why = addresses.without_credentials(why)
-    raise api.RetrievalFailed(f"no passages for {some} from {self._name} after {attempt.calls} calls: {why}.", texts)
+    raise api.RetrievalFailed(f"no passages for {some} from {self._name} after {len(reasons)} calls: {why}.", texts)
 
   def _halves(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], give_up: float) -> api.Answers:
     answers, failures = [], []
@@ -138,37 +137,26 @@ class Calls:
     return answers
 
   def _tries(
-    self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], attempt: "_Tried", give_up: float
-  ) -> api.Answers | None:
-    """One call and its retries, recorded in `attempt`; None when all have failed."""
+    self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], reasons: list[str], give_up: float
+  ) -> api.Answers | Failed:
+    """One call and its retries. When all have failed, the last error; every error is added to the reasons."""
     until, retries_left, backoff = min(time.monotonic() + self._deadline, give_up), self._retries, self._backoff
     while True:
       try:
-        attempt.calls += 1
         return call(texts, min(until, time.monotonic() + self._timeout))
       except Failed as error:
-        attempt.reasons.append(str(error))
-        attempt.away, attempt.apart, again, busy = error.away, error.apart, error.again, error.busy_s
+        reasons.append(str(error))
+        failed, busy = error, error.busy_s
       if busy is None:
         retries_left -= 1
       pause = max(backoff * random.uniform(0.5, 1.5), busy or 0.0)
-      if retries_left < 0 or not again:
-        return None
+      if retries_left < 0 or not failed.again:
+        return failed
       if time.monotonic() + pause >= until:
-        attempt.reasons[-1] += f"; the deadline of {self._deadline:g} s is spent"
-        return None
+        reasons[-1] += f"; the deadline of {self._deadline:g} s is spent"
+        return failed
       time.sleep(pause)
       backoff *= 2 if busy is None else 1
-
-
-@dataclasses.dataclass
-class _Tried:
-  """The calls of one search and their errors. `away`, `apart`: those of the last one."""
-
-  calls: int = 0
-  away: bool = False
-  apart: bool = False
-  reasons: list[str] = dataclasses.field(default_factory=list)
 
 
 class Outage:

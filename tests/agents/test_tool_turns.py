@@ -10,7 +10,7 @@ from small_tokenizers import with_tools
 
 from ragrl_jax.agents.calls import formats
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
-from ragrl_jax.agents.calls.turns import OWN, ToolTurns, spoken
+from ragrl_jax.agents.calls.turns import OWN, ToolTurns
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
@@ -123,7 +123,6 @@ def test_thoughts_call_nothing(tokenizer):
   (half,) = turns.calls(CALL.replace("Rome", r"\ud83d\ude00 \ud800"))
   assert json.loads(half.arguments) == dict(query="\U0001f600 \ufffd")
   assert turns.calls("Italy.") == [] and turns.calls("") == []
-  assert spoken("<think>a</think>b<think>c") == "b"
 
 
 @pytest.mark.parametrize("name, said, says", [

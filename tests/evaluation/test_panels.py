@@ -127,5 +127,4 @@ def test_evaluations_and_checkpoints_are_part_of_the_breakdown():
   found = panels.breakdown(rows)
   shown = {part["name"]: (part["median"], part["total"], part["share"]) for part in found["parts"]}
   assert shown == {"rollout": (3.0, 30.0, 0.375), "evaluate": (0.0, 40.0, 0.5), "checkpoint": (0.0, 10.0, 0.125)}
-  assert found["bottleneck"] == "rollout" and panels.seconds(rows) == 80.0
-  assert panels.seconds([{"step": 1, "time": 0.0}]) is None
+  assert found["bottleneck"] == "rollout"

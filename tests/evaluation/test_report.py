@@ -8,7 +8,7 @@ import shutil
 import pytest
 from refusals import refused
 
-from ragrl_jax.report import page as page_lib, rendering
+from ragrl_jax.report import metric_tables, page as page_lib, rendering
 from ragrl_jax.store import episodes, jsonl, metrics
 
 HOSTILE = (
@@ -150,12 +150,12 @@ def test_a_run_that_has_not_begun_is_damaged_or_has_just_begun(tmp_path):
 
 def test_the_headline_uses_the_metrics_where_there_are_no_episodes():
   rows = [{"step": 0, "evaluation/em": 0.2}, {"step": 1, "reward": 1.0}, {"step": 2, "evaluation/em": 0.6}]
-  assert page_lib.headline({}, rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
-  assert page_lib.headline({"em_before": 0.1, "em_after": 0.9}, rows)[0]["after"] == 0.9
-  assert page_lib.headline({}, rows[1:2]) == []
-  nothing = {"em_before": 0.0, "em_after": 0.0, "searches_before": 0.0, "searches_after": 0.0}
-  assert page_lib.headline(nothing, []) == [{"label": "Exact match", "before": 0.0, "after": 0.0}]
-  assert page_lib.headline({}, rows[2:]) == [{"label": "Exact match", "before": None, "after": 0.6}]  # one evaluation
+  headline = lambda rows: page_lib.headline(*(one and one[1] for one in metric_tables.held_out(rows)))
+  assert headline(rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
+  assert headline(rows[1:2]) == []
+  assert headline(rows[2:]) == [{"label": "Exact match", "before": None, "after": 0.6}]  # one evaluation
+  nothing = {"em": 0.0, "searches": 0.0}
+  assert page_lib.headline(nothing, nothing) == [{"label": "Exact match", "before": 0.0, "after": 0.0}]
 
 
 def test_held_out_questions_before_and_after_without_a_summary(tmp_path):

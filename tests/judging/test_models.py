@@ -134,10 +134,10 @@ def test_reward_model_from_adapters(decoder_folder, tmp_path, caplog):
 def test_terms_share_the_weights_of_a_reward_model(decoder_folder):
   base = Judge(kind="reward_model", path=str(decoder_folder))
   first, second = judging.of_steps(base, {}, ("information_think", "think_search")).values()
-  assert first._rows is second._rows and first.describe() != second.describe()
+  assert first._compute is second._compute and first.describe() != second.describe()
   assert (first.describe()["prompt"], second.describe()["prompt"]) == ("information_think", "think_search")
   other = judging.of_steps(base, dict(think_search=dict(max_tokens=64)), ("information_think", "think_search"))
-  assert len({judge._rows for judge in other.values()}) == 2
+  assert len({judge._compute for judge in other.values()}) == 2
 
 
 def test_weights_wording_and_template_identify_a_judge(t5_folder, decoder_folder, tmp_path):

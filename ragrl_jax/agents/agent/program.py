@@ -1,13 +1,13 @@
 """Runs programs: Python functions in threads, coroutines on one event loop, commands in processes."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import inspect
 import json
 import os
 import signal
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -50,7 +50,7 @@ class Program:
         raise ValueError(f"{setting}={name!r}: it must be a function of the task alone ({error}).") from None
       except ValueError:  # not written in Python, so its arguments are unknown
         pass
-    self._threads: list[tuple[threading.Thread, asyncio.Future[Any]]] = []
+    self._threads: list[tuple[concurrent.futures.Future[Any], asyncio.Future[Any]]] = []
 
   async def run(self, task: Task) -> Result:
     """Runs the program on a task, and reads what it returns.
@@ -88,15 +88,15 @@ class Program:
       raise Died(self._raised(error)) from error
 
   def _thread(self, function: Callable[[Task], Any], task: Task) -> asyncio.Future[Any]:
-    self._threads = [one for one in self._threads if one[0].is_alive()]
+    self._threads = [one for one in self._threads if not one[0].done()]
     if (late := sum(future.done() for _, future in self._threads)) >= MOST_LATE:
       raise Died(
         f"the program {self.name} is not started: {late} earlier calls still run in their threads after their time "
         "limit. Give what it waits for a time limit of its own."
       )
-    thread, future = tool.in_thread(functools.partial(self._called, function, task), "program")
-    self._threads.append((thread, future))
-    return future
+    thread = tool.in_thread(functools.partial(self._called, function, task), "program")
+    self._threads.append((thread, asyncio.wrap_future(thread)))
+    return self._threads[-1][1]
 
   def _called(self, function: Callable[[Task], Any], task: Task) -> Any:
     try:

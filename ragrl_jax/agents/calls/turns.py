@@ -20,6 +20,7 @@ from ragrl_jax.agents.calls.formats import ToolFormat
 from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat
 from ragrl_jax.protocol.requests import ToolCall
+from ragrl_jax.recipes import parts
 
 OWN = ToolFormat("<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
 _OWN_PROMPT = (
@@ -78,7 +79,7 @@ class ToolTurns:
     Raises:
       Malformed: a call does not have this format; the message gives the reason.
     """
-    _, result, after = call_texts.read(spoken(text), self.form, self._functions)
+    _, result, after = call_texts.read(parts.spoken(text), self.form, self._functions)
     if result and not self.beside and not text.lstrip().startswith(self.form.opening):
       raise call_texts.Malformed("there must be no text before a call")
     if result and after.strip():
@@ -161,9 +162,3 @@ class ToolTurns:
     shown = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self._tools)
     messages = [dict(role="system", content=_OWN_PROMPT.format(tools=shown)), *messages]
     return tuple(self._tokenizer.render(messages)) if self.marked else messages
-
-
-def spoken(text: str) -> str:
-  """A turn's text without thoughts: what follows the last `</think>`, up to a `<think>` that is never closed."""
-  start, end = call_texts.outside(text)
-  return text[start:end]

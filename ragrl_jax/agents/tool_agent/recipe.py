@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ragrl_jax import structs
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
 from ragrl_jax.agents.calls.formats import CLOSINGS
-from ragrl_jax.agents.calls.turns import ToolTurns, spoken
+from ragrl_jax.agents.calls.turns import ToolTurns
 from ragrl_jax.agents.toolbox import mcp_servers, tool as tool_lib
 from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
 from ragrl_jax.core.text import tags
@@ -41,7 +41,7 @@ class Parser(parts.Parser):
 
   def answer(self, text: str) -> str | None:
     """The last `<answer>` of a turn, outside its thoughts; None if there is none."""
-    pair = tags.last(spoken(text), "answer")
+    pair = tags.last(parts.spoken(text), "answer")
     return None if pair is None else pair.body.strip()
 
 

@@ -4,6 +4,7 @@ A `Toolbox` checks the arguments, limits the time, repeats failed calls, and tel
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
@@ -22,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.agents.toolbox import schemas
+from ragrl_jax.chat.client import daemon
 
 LONGEST = 1 << 20  # most characters of a result; `config.switches.max_result_tokens` cuts it further
 # The futures of a call's threads. One that is not done after the call's time limit still runs.
@@ -81,7 +83,7 @@ def of_function(function: Callable[..., Any]) -> Tool:
       if inspect.iscoroutinefunction(function):
         result = await function(**arguments)
       else:
-        _, thread = in_thread(functools.partial(function, **arguments), "tool")
+        thread = asyncio.wrap_future(in_thread(functools.partial(function, **arguments), "tool"))
         THREADS.get([]).append(thread)
         result = await asyncio.shield(thread)
     except ValueError as error:
@@ -106,26 +108,23 @@ def _json(value: Any) -> str:
   return "".join(parts)
 
 
-def in_thread(function: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Any]]:
-  """Runs a function of the user's in a thread of this name; the future has its result on the running event loop."""
-  loop = asyncio.get_running_loop()
-  future = loop.create_future()
+def in_thread(function: Callable[[], Any], name: str) -> concurrent.futures.Future[Any]:
+  """Runs a function of the user's in a thread of this name. It may hang, so the thread is a daemon."""
 
-  def work() -> None:
+  def work() -> Any:
     try:
-      settle = functools.partial(future.set_result, function())
-    except (SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError) as error:
+      return function()
+    except (
+      SystemExit,
+      KeyboardInterrupt,
+      StopIteration,
+      asyncio.CancelledError,
+      concurrent.futures.CancelledError,
+    ) as error:
       # A future cannot hold StopIteration. A CancelledError is that of the tool's own tasks: nobody cancels a thread.
-      settle = functools.partial(future.set_exception, RuntimeError(f"{type(error).__name__}: {error}"))
-    except BaseException as error:  # noqa: BLE001  (raised in the calling coroutine)
-      settle = functools.partial(future.set_exception, error)
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(lambda: future.done() or settle())  # done: the deadline has passed
+      raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-  # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and the function may hang.
-  thread = threading.Thread(target=work, name=name, daemon=True)
-  thread.start()
-  return thread, future
+  return daemon(work, name=name)
 
 
 _LOCK = threading.Lock()
