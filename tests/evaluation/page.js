@@ -19,6 +19,11 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   seen.wide = [document.documentElement.scrollWidth, innerWidth];
   seen.outside = all("body *").filter((e) => !e.closest(".scroll, svg, details, .groups, #tip") &&
     e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
+  seen.below = all("th > .swatch").filter((swatch) => {
+    const range = document.createRange();
+    range.selectNode(swatch.nextSibling);
+    return range.getClientRects()[0].top > swatch.getBoundingClientRect().bottom;
+  }).length;
   const box = document.querySelector("#curves .chart svg").parentElement, at = box.getBoundingClientRect();
   const middle = at.left + LEFT + (at.width - LEFT - RIGHT) / 2;
   box.dispatchEvent(new PointerEvent("pointermove", {clientX: middle, clientY: at.top + 50}));

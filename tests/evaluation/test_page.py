@@ -219,6 +219,7 @@ def test_runs_can_be_hidden_and_no_text_is_too_long_for_a_page(seen, width):
   long, seen = seen[f"long {width}"], seen[f"runs {width}"]
   assert "error" not in seen, seen["error"]
   assert seen["wide"] == [width, width] and seen["outside"] == [] and seen["narrow"] == []
+  assert seen["below"] == long["below"] == 0  # no name below its colour
   assert seen["switched"] == [seen["charts"]] * 2  # the first run's line is missing in every chart
   assert seen["csv"][0].startswith("run,step,") and seen["csv"][1].startswith("first,0,")
   assert long["outside"] == [] and long["wide"] == [width, width]
