@@ -136,12 +136,14 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
   Wall-clock times would be wrong for resumed runs, and if the clock was set back.
   """
   times = [row["time"] for row in rows]
-  bad = [row["step"] for row in rows if row.get("nulls")]
+  bad = [row for row in rows if row.get("nulls")]
+  gaps = sorted({name for row in bad for name, value in row.items() if value is None})
   cost = metrics.cost_of_rows(rows, (config.get("log") or {}).get("price_per_hour") or 0.0)
   return {
     "name": workdir.resolve().name,
     "recipe": config.get("recipe", ""),
     "preset": config.get("preset", ""),
+    "fine_tuned": config.get(config_lib.OBJECTIVE) == "sft",  # such a run has no episodes
     "seed": config.get("seed", summary.get("seed")),
     "steps": rows[-1]["step"] if rows else 0,
     "of_steps": config.get("steps"),
@@ -152,7 +154,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "devices": next((row["devices"] for row in reversed(versions.read(workdir)) if row.get("devices")), ""),
     "cost": cost,
     "written": clock(time.time()),
-    "nulls": {"rows": len(bad), "first": bad[0]} if bad else None,
+    "nulls": {"rows": len(bad), "first": bad[0]["step"], "names": gaps} if bad else None,
     "warnings": _warnings(rows),
   }
 

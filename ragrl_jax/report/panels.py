@@ -68,7 +68,7 @@ PANELS = (
 EVALUATED, GROUPED = ("evaluation", "development"), ("by_hops", "by_source")
 FILTERED = ("Reward", "Outcome", "Groups without spread")  # charts that dynamic sampling changes
 TRICKS = Panel("Unearned reward", "Replies with a trick that the recipe's README names", "share", {})
-# Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
+# Parts of a step in stacking order. A part's place is its colour, the same in every run; others share the next one.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
 OF_HOST = ("metrics", "writing", "handing_over")  # in "other" unless they take a hundredth of the run
 TERM, TRICK = re.compile(r"term/(.+)"), re.compile(r"unearned/(.+)")
@@ -197,7 +197,7 @@ def _without_holes(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def breakdown(rows: Rows) -> dict[str, Any] | None:
-  """Seconds of each part: {"steps", "parts": [{"name", "seconds", "median", "total", "share"}], "bottleneck", …}.
+  """Seconds of each part: {"steps", "parts": [{"name", "tone", "seconds", "median", "total", "share"}], "median", …}.
 
   The columns are `seconds/<part>`. Totals and shares are over the whole run, with evaluations and checkpoints if they
   were timed. Medians are over all steps except the first, which compiles. The bottleneck is the part with the largest
@@ -214,18 +214,20 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
   if not parts:
     return None
   steps = [place for place, row in enumerate(rows) if row["step"] > 0] or [*range(len(rows))]
-  medians = {name: statistics.median([seconds[i] for i in steps[1:] or steps]) for name, seconds in parts.items()}
+  median = lambda seconds: statistics.median([seconds[i] for i in steps[1:] or steps])
+  medians = {name: median(seconds) for name, seconds in parts.items()}
   stride = -(-len(rows) // MAX_BARS)
 
   def part(name: str, seconds: Sequence[float]) -> dict[str, Any]:
     numbers = dict(median=medians[name], total=sum(seconds), share=sum(seconds) / total)
     bars = [_mean(seconds[i : i + stride]) for i in range(0, len(seconds) - len(seconds) % stride, stride)]
-    return {"name": name.replace("_", " "), "seconds": bars} | {key: _short(value) for key, value in numbers.items()}
+    about = {"name": name.replace("_", " "), "tone": order.get(name, len(order)), "seconds": bars}
+    return about | {key: _short(value) for key, value in numbers.items()}
 
   return {
     "steps": [row["step"] for row in rows][stride - 1 :: stride],
     "parts": [part(*one) for one in parts.items()],
-    "median": _short(sum(medians.values())),
+    "median": _short(median([*map(sum, zip(*parts.values()))])),
     "total": _short(total),
     "every": stride,
     "bottleneck": max(medians, key=medians.get).replace("_", " "),

@@ -75,15 +75,15 @@ def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, A
 
 
 def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-  """[{"path", "values"}]: the settings that differ between runs; None for a run without the setting."""
+  """[{"path", "values"}]: the settings that differ between runs; None for a run without the setting, or with null."""
   paths = dict.fromkeys(path for config in configs for path in config)
-  values = lambda path: [page_lib.said(config[path]) if path in config else None for config in configs]
+  values = lambda path: [None if config.get(path) is None else page_lib.said(config[path]) for config in configs]
   lines = [{"path": path, "values": values(path)} for path in paths]
   return [line for line in lines if len(set(line["values"])) > 1]
 
 
 def times(breakdowns: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-  """[{"name", "values"}]: median seconds of each part of a step for each run. The last entry is their sum."""
+  """[{"name", "values"}]: median seconds of each part of a step for each run. The last entry is of whole steps."""
   names = dict.fromkeys(part["name"] for found in breakdowns if found for part in found["parts"])
   of = lambda found, name: next((part["median"] for part in found["parts"] if part["name"] == name), 0.0)
   lines = [{"name": name, "values": [of(found, name) if found else None for found in breakdowns]} for name in names]

@@ -199,6 +199,7 @@ class Watch:
 
 
 def _trained(row: Mapping[str, Any]) -> bool:
-  """Whether the step trained the policy. The others do not show how it is."""
+  """Whether the step trained the policy on its own episodes. The others do not show how it is."""
   nothing = row.get("groups/trained") == 0 or row.get("episodes", -1) == row.get("unscorable")
-  return bool(row["step"]) and "entropy" in row and not nothing
+  fine_tuned = "sequences" in row and "episodes" not in row  # `ragrl sft`: its entropy is meant to fall
+  return bool(row["step"]) and "entropy" in row and not nothing and not fine_tuned

@@ -19,6 +19,11 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   seen.wide = [document.documentElement.scrollWidth, innerWidth];
   seen.outside = all("body *").filter((e) => !e.closest(".scroll, svg, details, .groups, #tip") &&
     e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
+  seen.below = all("th > .swatch").filter((swatch) => {
+    const range = document.createRange();
+    range.selectNode(swatch.nextSibling);
+    return range.getClientRects()[0].top > swatch.getBoundingClientRect().bottom;
+  }).length;
   const box = document.querySelector("#curves .chart svg").parentElement, at = box.getBoundingClientRect();
   const middle = at.left + LEFT + (at.width - LEFT - RIGHT) / 2;
   box.dispatchEvent(new PointerEvent("pointermove", {clientX: middle, clientY: at.top + 50}));
@@ -52,6 +57,18 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
     seen.narrow = all(".chart h3").filter((e) => e.clientHeight > 50).map((e) => e.textContent);
     return;
   }
+  const words = element("h3", "", "\u05e9\u05dc\u05d5\u05dd?", document.body), place = (letter) => {
+    const range = document.createRange();
+    range.setStart(words.firstChild, letter);
+    range.setEnd(words.firstChild, letter + 1);
+    return range.getBoundingClientRect().left;
+  };
+  seen.reads_left = [place(4) < place(0), place(0) > innerWidth / 2];
+  words.remove();
+  seen.ticks = [ticks(-0.9, 0.9, 3), labels(ticks(0.9985, 1, 3)), labels([-5e6, -4e6])];
+  seen.room = ["#answers", "#episodes"].map((name) => getComputedStyle(document.querySelector(name)).paddingTop);
+  seen.top = marked((name) => name === "learning_rate").querySelector("h3").getBoundingClientRect().top -
+    marked((name) => name === "learning_rate").getBoundingClientRect().top;
   seen.control = all(".segment.prompt .control").map((e) => e.textContent);
   seen.steps = all(".step option").map((e) => e.textContent);
   seen.shaded = all(".token.positive, .token.negative").length;

@@ -162,6 +162,10 @@ def test_what_a_reader_does_with_charts_episodes_and_questions(page, seen, width
   # The middle of one chart is step 30 of 60. All charts with a value there show it.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
   assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][1:4]} == {"30"}
+  # A question from right to left: its last sign is at the left. An axis says its scale, and no number is too wide.
+  assert seen["reads_left"] == [True, True]
+  assert seen["ticks"] == [[-0.5, 0, 0.5], ["0.9985", "0.999", "0.9995", "1"], ["−5M", "−4M"]]
+  assert len({*seen["room"]}) == 1 and seen["top"] < 30
   assert seen["control"] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
   assert seen["shaded"] > 0 and seen["unlikely"] > 0 and "log-probability" in seen["tip"] and "advantage" in seen["tip"]
   assert seen["wrong"] and all(text.startswith("✗") for text in seen["wrong"])
@@ -215,6 +219,7 @@ def test_runs_can_be_hidden_and_no_text_is_too_long_for_a_page(seen, width):
   long, seen = seen[f"long {width}"], seen[f"runs {width}"]
   assert "error" not in seen, seen["error"]
   assert seen["wide"] == [width, width] and seen["outside"] == [] and seen["narrow"] == []
+  assert seen["below"] == long["below"] == 0  # no name below its colour
   assert seen["switched"] == [seen["charts"]] * 2  # the first run's line is missing in every chart
   assert seen["csv"][0].startswith("run,step,") and seen["csv"][1].startswith("first,0,")
   assert long["outside"] == [] and long["wide"] == [width, width]
@@ -259,3 +264,19 @@ def test_a_wrong_answers_row_does_not_colour_its_question_and_gold():
   assert style.index(".wrong { color") < style.index(".answers tr { color: inherit; }")
   scripts = [(rendering.TEMPLATES / f"{name}.js").read_text() for name in ("answers", "questions")]
   assert all('"table", "answers' in script for script in scripts)
+
+
+def test_paper_is_white_and_every_line_can_be_read_as_text():
+  style = (rendering.TEMPLATES / "page.css").read_text(encoding="utf-8")
+  heads = re.findall(r"(.*)\n  --paper", style)
+  assert [head.startswith("@media screen") for head in heads] == [False, True, True]
+
+  def brightness(code):
+    parts = np.array([int(code[2 * i : 2 * i + 2], 16) / 255 for i in range(3)])
+    return 0.05 + np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+
+  for scheme in re.findall(r"--paper: [^}]*", style):
+    colours = dict(re.findall(r"--(\w+): #(\w+);", scheme.replace("#fff;", "#ffffff;")))
+    for name in ("dim", "model", "environment", *(f"line{tone}" for tone in range(8))):  # WCAG AA
+      one, other = sorted(brightness(colours[key]) for key in ("card", name))
+      assert other / one >= 4.5, name

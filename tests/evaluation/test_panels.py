@@ -109,10 +109,15 @@ def test_the_bottleneck_is_the_largest_median_after_the_first_step():
   parts = {part["name"]: part for part in found["parts"]}
   assert found["bottleneck"] == "rollout" and found["median"] == 5.0 and found["steps"] == [1, 2, 3, 4]
   # The host's small parts are joined. Parts that are always 0 are left out.
-  assert list(parts) == ["rollout", "update", "other"]
+  assert {name: part["tone"] for name, part in parts.items()} == {"rollout": 0, "update": 4, "other": 6}
   assert parts["other"]["seconds"] == [0.0, 1.0, 1.0, 1.0]
   assert (parts["rollout"]["median"], parts["rollout"]["total"]) == (3.0, 12.0)
   assert parts["rollout"]["share"] == pytest.approx(12 / 78, rel=1e-4) and found["total"] == 78.0
+  # After the first, whole steps take 2, 4, 4 and 5: their median is 4, and 1.5 and 2 are those of the parts.
+  uneven = [
+    seconds(step, rollout=r, update=u) for step, (r, u) in enumerate([(9, 9), (1, 1), (4, 0), (0, 4), (2, 3)], 1)
+  ]
+  assert panels.breakdown(uneven)["median"] == 4.0
 
 
 @pytest.mark.parametrize("count", [1, panels.MAX_BARS, panels.MAX_BARS + 1, 3 * panels.MAX_BARS - 1])

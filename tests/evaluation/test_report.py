@@ -58,7 +58,7 @@ def test_the_summary_and_the_curves_of_the_page(page):
   assert "Exact match 0.166 → 0.916" in said and "The bottleneck is rollout" in said
   assert "All 312 episodes of 13 steps are in this page." in said  # 13 logged steps, 4 groups of 6 episodes
   assert "evaluate – 39 s" in said and "not timed" not in said
-  assert "First at step 37, in 1 row of metrics.jsonl" in said  # the gradient norm that is not finite
+  assert "gaps in the curves: grad_norm. First at step 37, in 1 row of metrics.jsonl" in said
   assert "steps 60 100" in said  # the only changed setting, with its value and its default
   data = data_of(page)
   assert {panel["title"] for panel in data["curves"]["panels"]} >= {
@@ -143,6 +143,8 @@ def test_a_run_that_has_not_begun_is_damaged_or_has_just_begun(tmp_path):
   (tmp_path / "config.json").write_text('{"objective": "rl"}')
   page = page_lib.write_report(tmp_path, tmp_path / "other" / "page.html").read_text()
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page
+  (tmp_path / "config.json").write_text('{"objective": "sft"}')
+  assert "#episodes" not in (page := rendering.run(page_lib.gather(tmp_path))) and 'id="episodes"' not in page
   with metrics.MetricWriter(tmp_path) as writer:
     writer.write(1, {"reward": 0.5})
   assert data_of(rendering.run(page_lib.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {"reward": [0.5]}
@@ -163,6 +165,8 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
     part = lambda em: {"em": em, "n": 4}
     writer.write(4, {"evaluation": {"n": 8, "em": 0.25, "by_hops": {"1": part(0.5), "2": part(0.0)}}})
     writer.write(5, {"reward": 1.0})
+    first = rendering.run(page_lib.gather(tmp_path))
+    assert re.findall("<th scope=.col.*?>(.*?)</th>", first)[:3] == ["Held-out questions", "Step 4", "n"]
     writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": part(1.0), "c": part(0.0)}}})
   found = page_lib.gather(tmp_path)
   sides = lambda line: tuple(line[side] and line[side]["value"] for side in ("before", "after"))

@@ -27,7 +27,7 @@ def test_runs_are_distinguished():
 
 
 def test_the_summary_of_several_runs(tmp_path):
-  runs = [run(tmp_path / "a", 0.25), run(tmp_path / "b</script><img>", 0.5, seed=7, new={"x": [1, 2]})]
+  runs = [run(tmp_path / "a", 0.25), run(tmp_path / "b</script><img>", 0.5, seed=7, new={"x": [1, 2], "unset": None})]
   page = side_by_side.write(runs, tmp_path / "runs.html").read_text(encoding="utf-8")
   data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
   assert [run["columns"]["reward"] for run in data["curves"]["runs"]] == [[0.25, 0.5, 0.75], [0.5, 1.0, 1.5]]

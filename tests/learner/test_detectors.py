@@ -29,6 +29,7 @@ def test_what_leaves_its_range_is_compared_with_the_first_steps(metric, value):
   change = CALM | {metric: value}
   assert list(alarms([CALM] * 5 + [change])) == [metric]
   assert not alarms([CALM, change])  # too early to know what is normal
+  assert not alarms([row | dict(sequences=8.0) for row in [CALM] * 5 + [change]])  # fine-tuning on demonstrations
 
 
 def test_an_alarm_says_what_moved_since_when_and_what_to_try():

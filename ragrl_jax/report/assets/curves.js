@@ -7,10 +7,22 @@ let smooth = 1;                         // steps that a bold line is the mean of
 
 function ticks(low, high, wanted) {
   const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
-  const unit = [1, 2, 2.5, 5, 10].map((m) => m * power).find((candidate) => candidate >= raw * 0.999);
-  const found = [];
-  for (let i = Math.ceil(low / unit - 1e-9); i * unit <= high + unit * 1e-9; i++) found.push(i === 0 ? 0 : i * unit);
-  return found;
+  const units = [0.5, 1, 2, 2.5, 5, 10].map((m) => m * power), place = units.findIndex((unit) => unit >= raw * 0.999);
+  const every = (unit) => {
+    const found = [];
+    for (let i = Math.ceil(low / unit - 1e-9); i * unit <= high + unit * 1e-9; i++) found.push(i === 0 ? 0 : i * unit);
+    return found;
+  };
+  const found = every(units[place]);
+  return found.length > 1 ? found : every(units[place - 1]);  // one tick alone tells no scale
+}
+
+// What stands beside the ticks: short enough for the margin, and no two alike.
+function labels(found) {
+  const said = (tick, style) => tick.toLocaleString("en-US", style).replace("-", "−");
+  const short = found.map((tick) => Math.abs(tick) < 1e5 || Math.abs(tick) >= 1e7 ? tidy(tick) :
+    said(tick, {notation: "compact", maximumSignificantDigits: 3}));
+  return new Set(short).size === found.length ? short : found.map((tick) => said(tick, {maximumSignificantDigits: 6}));
 }
 
 // The mean of the last `width` known values; unknown places stay unknown.
@@ -106,10 +118,7 @@ class Curves {
     const words = this.lines.map((line) => `${line.label} from ${tidy(known(line)[0])} to ${tidy(known(line).at(-1))}`);
     const svg = drawn("svg", {viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img",
                               "aria-label": `${this.panel.title}: ${words.join(", ")}`});
-    for (const tick of ticks(low, high, this.height > 200 ? 5 : 3)) {
-      drawn("line", {class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick)}, svg);
-      drawn("text", {x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end"}, svg, tidy(tick));
-    }
+    scale(svg, y, ticks(low, high, this.height > 200 ? 5 : 3), width);
     drawn("text", {x: 0, y: 8}, svg, this.panel.unit);
     steps(svg, x, first, last, width, this.height);
     for (const step of RUNS.length > 1 ? [] : RUNS[0].rollbacks) {
@@ -162,6 +171,13 @@ function legend(lines, parent) {
     element("i", line.tone, null, item);
     item.append(visible(line.label));
   }
+}
+
+function scale(svg, y, found, width) {
+  labels(found).forEach((label, i) => {
+    drawn("line", {class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(found[i]), y2: y(found[i])}, svg);
+    drawn("text", {x: LEFT - 7, y: y(found[i]) + 4, "text-anchor": "end"}, svg, label);
+  });
 }
 
 function steps(svg, x, first, last, width, height) {

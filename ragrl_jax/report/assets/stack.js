@@ -35,17 +35,14 @@ class Stack {
     const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, height, role: "img",
                               "aria-label": `Seconds of each step by part; most go to ${this.time.bottleneck}`});
     const y = (value) => TOP + (1 - Math.min(1, value / (1.04 * this.top))) * (height - TOP - BOTTOM);
-    for (const tick of ticks(0, this.top, 4)) {
-      drawn("line", {class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick)}, svg);
-      drawn("text", {x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end"}, svg, tidy(tick));
-    }
+    scale(svg, y, ticks(0, this.top, 4), width);
     drawn("text", {x: 0, y: 8}, svg, "seconds");
     const count = this.time.steps.length, slot = (width - LEFT - RIGHT) / count, gap = slot > 4 ? Math.min(4, 0.16 * slot) : 0;
     for (let i = 0; i < count; i++) {
       let below = 0;
-      this.time.parts.forEach((part, p) => {
+      this.time.parts.forEach((part) => {
         const value = Math.min(part.seconds[i] ?? 0, this.top * 1.04 - below);
-        if (value > 0) drawn("rect", {class: "part" + p % 8, x: LEFT + i * slot + gap / 2, width: Math.max(slot - gap, 0.5),
+        if (value > 0) drawn("rect", {class: "part" + part.tone, x: LEFT + i * slot + gap / 2, width: Math.max(slot - gap, 0.5),
                                       y: y(below + value), height: Math.max(0, y(below) - y(below + value))}, svg);
         below += Math.max(0, value);
       });
