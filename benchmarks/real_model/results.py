@@ -293,11 +293,14 @@ def draw(records: Sequence[Record]) -> None:
   from matplotlib import pyplot
 
   by_name = collections.defaultdict(list)
-  for record in [record for record in records if "curves" in record]:
-    by_name[record["run"]["name"]].append(record)
+  for record in records:
+    if len(record.get("curves", {}).get("em", ())) > 1:  # one point is no curve
+      by_name[record["run"]["name"]].append(record)
   across = min(3, len(by_name))
   down = -(-len(by_name) // across)
-  figure, axes = pyplot.subplots(down, across, figsize=(4.4 * across, 3.4 * down), squeeze=False, sharey=True)
+  figure, axes = pyplot.subplots(
+    down, across, figsize=(4.4 * across, 3.4 * down), squeeze=False, sharey=True, layout="constrained"
+  )
   for place in axes.flat[len(by_name) :]:
     place.set_axis_off()
   for place, (name, seeds) in zip(axes.flat, by_name.items()):
@@ -313,7 +316,6 @@ def draw(records: Sequence[Record]) -> None:
     place.spines[["top", "right"]].set_visible(False)
     place.legend(frameon=False)
   figure.suptitle("Held-out questions, greedy", fontsize=10)
-  figure.tight_layout()
   figure.savefig(PICTURE, dpi=110, bbox_inches="tight")
 
 
