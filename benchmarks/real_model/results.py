@@ -296,6 +296,8 @@ def draw(records: Sequence[Record]) -> None:
   for record in records:
     if len(record.get("curves", {}).get("em", ())) > 1:  # one point is no curve
       by_name[record["run"]["name"]].append(record)
+  if not by_name:
+    return
   across = min(3, len(by_name))
   down = -(-len(by_name) // across)
   figure, axes = pyplot.subplots(

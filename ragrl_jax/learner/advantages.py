@@ -171,9 +171,9 @@ def _padded(arrays, rows, length, dtype):
 
 
 def _whitened(advantages, masks) -> list[np.ndarray]:
-  """(A − mean) / sqrt(var + 1e-8) over all trained tokens, with the unbiased variance.
+  """(A − mean) / sqrt(var + 1e-8), with the mean and the unbiased variance of the tokens under the masks.
 
-  Source: verl `torch_functional.masked_whiten`; its values outside the mask are whitened too.
+  Source: verl `torch_functional.masked_whiten`.
   """
   # In float64: a mean over a million tokens loses digits in float32.
   trained = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)

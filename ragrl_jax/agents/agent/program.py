@@ -95,8 +95,9 @@ class Program:
         "limit. Give what it waits for a time limit of its own."
       )
     thread = tool.in_thread(functools.partial(self._called, function, task), "program")
-    self._threads.append((thread, asyncio.wrap_future(thread)))
-    return self._threads[-1][1]
+    future = asyncio.wrap_future(thread)
+    self._threads.append((thread, future))
+    return future
 
   def _called(self, function: Callable[[Task], Any], task: Task) -> Any:
     try:
