@@ -303,38 +303,51 @@ def choose(
   *,
   rows: int,
   lengths: Sequence[int] = (),
-  given: bool = True,
   sharing: Sharing | None = None,
   context: int = 0,
   multiple: int = 1,
 ) -> tuple[int, ...]:
-  """The row lengths of a run: those given, or one to three for these items. It says which, and why.
-
-  Without lengths it chooses one or two. To chosen ones it adds a second or third one if these items leave too much of
-  the rows empty. The lengths and these items alone decide, so that a run that is resumed adds the same.
+  """The row lengths of a run: those given, or one or two for these items. It says which, and why.
 
   Args:
     steps: the items of each of a few optimiser steps; at least one item.
     rows, sharing: as for `packing.pack_items`.
-    lengths: those of the run so far.
-    given: whether the settings have these lengths: they are kept, with a warning if they waste much.
+    lengths: the given ones; they are kept, with a warning if they waste much. Empty: lengths are chosen.
     context: tokens that the longest row must hold, besides the longest item.
     multiple: a divisor of every chosen length, config.mesh.sequence.
   """
-  lengths = tuple(lengths)
-  if len(lengths) == MOST and not given:  # nothing is laid out for nothing
-    return lengths
   choice = Choice(steps, rows, sharing, context, multiple)
-  result = choice.more(lengths, MOST, LATER) if lengths and not given else choice.more((), 2, WORTH)
-  if lengths and given:
-    places_before, places = choice.places(lengths), choice.places(result)
-    if places_before > WASTE * places:
-      logging.warning(
-        "config.learner.row_lengths=%s: the rows of %s have %d places, with %s they have "
-        "%d, and the learner computes every place. Leave the setting empty, (), to have the lengths chosen.",
-        *(lengths, choice, places_before, result, places),
-      )
-    return lengths
+  result = choice.more((), 2, WORTH)
+  if not lengths:
+    choice.tell(result)
+    return result
+  places_before, places = choice.places(lengths), choice.places(result)
+  if places_before > WASTE * places:
+    logging.warning(
+      "config.learner.row_lengths=%s: the rows of %s have %d places, with %s they have "
+      "%d, and the learner computes every place. Leave the setting empty, (), to have the lengths chosen.",
+      *(tuple(lengths), choice, places_before, result, places),
+    )
+  return tuple(lengths)
+
+
+def extend(
+  steps: Sequence[Sequence["Item"]],
+  *,
+  lengths: Sequence[int],
+  rows: int,
+  sharing: Sharing | None = None,
+  context: int = 0,
+  multiple: int = 1,
+) -> tuple[int, ...]:
+  """The lengths that were chosen, and a third or second one if the items of a later step leave too much empty.
+
+  The lengths and these items alone decide, so that a run that is resumed adds the same.
+  """
+  if len(lengths) == MOST:  # nothing is laid out for nothing
+    return tuple(lengths)
+  choice = Choice(steps, rows, sharing, context, multiple)
+  result = choice.more(tuple(lengths), MOST, LATER)
   if len(result) > len(lengths):
     choice.tell(result)
   return result

@@ -77,8 +77,10 @@ class Rooms:
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen as these need, or checked at the first call."""
     if self.unmeasured is not None and any(parts):
-      options = {name: self.packing[name] for name in ("rows", "lengths", "sharing")} | self.unmeasured
-      self.packing["lengths"] = row_layout.choose(parts, given=self.given, **options)
+      options = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
+      lengths = self.packing["lengths"]
+      choose = row_layout.extend if lengths and not self.given else row_layout.choose
+      self.packing["lengths"] = choose(parts, lengths=lengths, **options)
       if self.given:
         self.unmeasured = None
     return [self._packed(part) for part in parts]

@@ -386,7 +386,7 @@ def test_rows_stay_full_while_replies_shrink(rows):
   lengths = row_layout.choose(steps[:1], context=768, **how)
   tokens = places = 0
   for items in steps:
-    lengths = row_layout.choose([items], lengths=lengths, given=False, context=768, **how)
+    lengths = row_layout.extend([items], lengths=lengths, context=768, **how)
     tokens += sum(row_layout.Units.of(items, how["sharing"]).sizes)
     places += computed([items], lengths=lengths, **how)[1]
   assert len(lengths) <= 3 and tokens >= 0.9 * places and computed(steps, lengths=(1024,), **how)[1] > 1.2 * places
